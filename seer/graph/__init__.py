@@ -1,0 +1,27 @@
+"""The operator graph and its words."""
+
+from seer.graph.kinds import (
+    COLLECTIVES,
+    COMMUNICATION,
+    COMPUTE,
+    DType,
+    OperatorKind,
+    Origin,
+    Pass,
+)
+from seer.graph.operator_graph import GraphBuilder, OperatorGraph
+from seer.graph.work import WORK_COLUMNS, WorkTable
+
+__all__ = [
+    "COLLECTIVES",
+    "COMMUNICATION",
+    "COMPUTE",
+    "WORK_COLUMNS",
+    "DType",
+    "GraphBuilder",
+    "OperatorGraph",
+    "OperatorKind",
+    "Origin",
+    "Pass",
+    "WorkTable",
+]
