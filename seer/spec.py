@@ -112,13 +112,16 @@ class FrameworkSpec:
     scatter_gather : bool
         Pipeline messages are cut by tp, then gathered inside the node (Megatron's
         scatter/gather); with sequence parallelism they are cut anyway.
-    tp_overlap : bool
-        The input-gradient all-reduce runs beside the weight-gradient GEMM.
+    tp_overlap : str
+        "none"; "dgrad" (the input-gradient collective runs beside the weight-gradient GEMM:
+        Megatron's async all-reduce); "pipelined" (also, collectives and their GEMM are cut into tp
+        chunks that overlap: Transformer Engine user buffers).
     dp_overlap, param_gather_overlap : bool
         Bucketed gradients are reduced during the last backward; parameters are gathered during
         the first forward.
-    bucket_parameters : int
-        Parameters per gradient bucket; 0 = one bucket.
+    bucket_parameters, bucket_parameters_per_dp : int
+        Parameters per gradient bucket: the larger of the first and of dp times the second;
+        0 = one bucket.
     grad_bytes, param_bytes, optimizer_bytes : mapping of precision to bytes per parameter
         Held in memory.
     grad_reduce_bytes : mapping of precision to bytes per parameter on the wire
@@ -139,10 +142,11 @@ class FrameworkSpec:
     recompute: str = "none"
     p2p: str = "blocking"
     scatter_gather: bool = False
-    tp_overlap: bool = False
+    tp_overlap: str = "none"
     dp_overlap: bool = False
     param_gather_overlap: bool = False
     bucket_parameters: int = 0
+    bucket_parameters_per_dp: int = 0
     param_bytes: Mapping[str, float] = field(default_factory=dict)
     grad_bytes: Mapping[str, float] = field(default_factory=dict)
     optimizer_bytes: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,115 @@
+"""Compiled code: the sweep over large graphs. The only module that imports numba, when called.
+
+The functions take plain arrays and are ordinary Python until `sweep` compiles them. Whatever keeps
+numba from running (not installed, no place for its cache) makes `sweep` answer None, and the
+caller sweeps in Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kernel = Callable[..., Any]
+
+# What a damaged, vanished or unwritable cache raises, at load or at save.
+_CACHE_ERRORS = (OSError, EOFError, RuntimeError, pickle.PickleError)
+
+
+def sweep(
+    duration: NDArray[np.float64],
+    successor_ptr: NDArray[np.int64],
+    successor: NDArray[np.int32],
+    stream_ptr: NDArray[np.int64],
+    stream_operator: NDArray[np.int32],
+) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]] | None:
+    """Return (start_s float64[N], waited_for int32[N], unmet int32[N]); None without numba.
+
+    `unmet` is not zero for the operators that never started. Takes about 0.1 s per million
+    operators and 40 bytes for each operator, plus 4 for each edge and stream entry.
+    """
+    for cache in (True, False):
+        try:
+            follow, run = _compiled(cache)
+            follower_ptr, follower, unmet = follow(
+                len(duration), successor_ptr, successor, stream_ptr, stream_operator
+            )
+            start, waited_for = run(duration, follower_ptr, follower, unmet)
+        except ImportError:
+            return None
+        except _CACHE_ERRORS:
+            continue
+        return start, waited_for, unmet
+    return None
+
+
+@functools.cache
+def _compiled(cache: bool) -> tuple[Kernel, Kernel]:
+    import numba  # 0.7 s: only large graphs pay it
+
+    return numba.njit(cache=cache)(_follow), numba.njit(cache=cache)(_run)
+
+
+def _follow(n, successor_ptr, successor, stream_ptr, stream_operator):  # type: ignore[no-untyped-def]
+    """Merge edges and stream order: CSR of what waits for each operator, and the counters."""
+    unmet = np.zeros(n, np.int32)
+    follower_ptr = np.zeros(n + 1, np.int64)
+    for i in range(n):
+        follower_ptr[i + 1] = successor_ptr[i + 1] - successor_ptr[i]
+    for s in range(len(stream_ptr) - 1):
+        for q in range(stream_ptr[s], stream_ptr[s + 1] - 1):
+            follower_ptr[stream_operator[q] + 1] += 1
+    for i in range(n):
+        follower_ptr[i + 1] += follower_ptr[i]
+
+    follower = np.empty(follower_ptr[n], np.int32)
+    place = follower_ptr[:-1].copy()
+    for i in range(n):
+        for e in range(successor_ptr[i], successor_ptr[i + 1]):
+            follower[place[i]] = successor[e]
+            place[i] += 1
+            unmet[successor[e]] += 1
+    for s in range(len(stream_ptr) - 1):
+        for q in range(stream_ptr[s], stream_ptr[s + 1] - 1):
+            i, j = stream_operator[q], stream_operator[q + 1]
+            follower[place[i]] = j
+            place[i] += 1
+            unmet[j] += 1
+    return follower_ptr, follower, unmet
+
+
+def _run(duration, follower_ptr, follower, unmet):  # type: ignore[no-untyped-def]
+    """Sweep. A stack of ready operators follows each stream, and so the memory, downwards."""
+    n = len(duration)
+    start = np.zeros(n, np.float64)
+    waited_for = np.full(n, n, np.int32)  # above every index, so that the lowest wins a tie
+    ready = np.empty(n, np.int32)
+    waiting = 0
+    for i in range(n):
+        if unmet[i] == 0:
+            ready[waiting] = i
+            waiting += 1
+    while waiting > 0:
+        waiting -= 1
+        i = ready[waiting]
+        end = start[i] + duration[i]
+        for e in range(follower_ptr[i], follower_ptr[i + 1]):
+            j = follower[e]
+            if end > start[j]:
+                start[j] = end
+                waited_for[j] = i
+            elif end == start[j] and i < waited_for[j]:
+                waited_for[j] = i
+            unmet[j] -= 1
+            if unmet[j] == 0:
+                ready[waiting] = j
+                waiting += 1
+    for i in range(n):
+        if waited_for[i] == n:
+            waited_for[i] = -1
+    return start, waited_for

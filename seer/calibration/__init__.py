@@ -1,0 +1,31 @@
+"""Measured times and the curves fitted to them."""
+
+from seer.calibration.attention import AttentionCurve, BackwardRatio
+from seer.calibration.calibration import FAMILIES, SCHEMA, Calibration, Curve
+from seer.calibration.collective import CollectiveCurve
+from seer.calibration.estimate import CurveInfo, Estimate, Spread
+from seer.calibration.gemm import GemmCurve, Roofline
+from seer.calibration.lines import Lines
+from seer.calibration.measurements import Measurements, joined
+from seer.calibration.memory import MemoryCurve
+from seer.calibration.polynomial import PolynomialCurve
+
+__all__ = [
+    "FAMILIES",
+    "SCHEMA",
+    "AttentionCurve",
+    "BackwardRatio",
+    "Calibration",
+    "CollectiveCurve",
+    "Curve",
+    "CurveInfo",
+    "Estimate",
+    "GemmCurve",
+    "Lines",
+    "Measurements",
+    "MemoryCurve",
+    "PolynomialCurve",
+    "Roofline",
+    "Spread",
+    "joined",
+]

@@ -1,0 +1,92 @@
+"""The curves of one machine, with where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from seer.calibration.attention import AttentionCurve, BackwardRatio
+from seer.calibration.collective import CollectiveCurve
+from seer.calibration.gemm import GemmCurve
+from seer.calibration.memory import MemoryCurve
+from seer.calibration.polynomial import PolynomialCurve
+
+SCHEMA = "seer.calibration/1"
+
+Curve = (
+    GemmCurve | AttentionCurve | BackwardRatio | MemoryCurve | CollectiveCurve | PolynomialCurve
+)
+
+FAMILIES: Mapping[str, Any] = {
+    "gemm": GemmCurve,
+    "attention": AttentionCurve,
+    "attention_backward_ratio": BackwardRatio,
+    "memory": MemoryCurve,
+    "collective": CollectiveCurve,
+    "polynomial": PolynomialCurve,
+}
+"""The word that a calibration file uses for each form of curve."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How fast things run on one machine.
+
+    Attributes
+    ----------
+    name, device : str
+    date : str
+        ISO date of the fit.
+    software : str
+        Stacks behind the measurements.
+    burst : str
+        "burst" (short runs at high clocks) or "sustained".
+    curves : tuple
+        In order of preference where several fit the same work.
+    factors : tuple of mappings
+        Declared corrections with a source (a sustained-clock factor); none is applied unseen.
+    commands : tuple of str
+        What made the file.
+    notes : tuple of str
+    """
+
+    name: str
+    device: str
+    date: str
+    software: str
+    burst: str
+    curves: tuple[Curve, ...]
+    factors: tuple[Mapping[str, Any], ...] = ()
+    commands: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, as it lies in a calibration file."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "device": self.device,
+            "date": self.date,
+            "software": self.software,
+            "burst": self.burst,
+            "commands": list(self.commands),
+            "notes": list(self.notes),
+            "factors": [dict(factor) for factor in self.factors],
+            "curves": [curve.to_json() for curve in self.curves],
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Calibration:
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError on other data."""
+        return Calibration(
+            name=data["name"],
+            device=data["device"],
+            date=data["date"],
+            software=data["software"],
+            burst=data["burst"],
+            curves=tuple(FAMILIES[curve["family"]].from_json(curve) for curve in data["curves"]),
+            factors=tuple(data.get("factors", ())),
+            commands=tuple(data.get("commands", ())),
+            notes=tuple(data.get("notes", ())),
+        )

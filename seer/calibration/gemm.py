@@ -1,0 +1,176 @@
+"""How long a matrix multiplication takes: a roofline, corrected by its measured neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seer.calibration.estimate import CurveInfo, Estimate, Spread, origin_of
+from seer.calibration.lines import Lines
+
+_ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp8_block": 1}
+
+_TILE = 128.0
+"""Rows and columns of the output tile that the latency term counts in: one tile per SM at least."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A smooth roofline with a latency floor.
+
+    t = latency + (t_flop^p + t_bytes^p + t_depth^p)^(1/p), where
+    t_flop = flop / flop_per_s x (1 + ramp_k / k), t_bytes = bytes / bytes_per_s and
+    t_depth = k x depth_s_per_k: one tile cannot be finished faster than its k steps.
+    """
+
+    latency_s: float
+    flop_per_s: float
+    bytes_per_s: float
+    ramp_k: float
+    depth_s_per_k: float
+    sharpness: float
+
+    def time_s(self, m: Floats, n: Floats, k: Floats, batch: Floats, element_bytes: int) -> Floats:
+        """Seconds for `batch` products C[m, n] = A[m, k] B[k, n]."""
+        flop = 2.0 * batch * m * n * k
+        traffic = element_bytes * batch * (m * k + k * n) + 2.0 * batch * m * n
+        terms = (
+            flop / self.flop_per_s * (1.0 + self.ramp_k / k),
+            traffic / self.bytes_per_s,
+            k * self.depth_s_per_k,
+        )
+        # Divide by the largest term first: powers of 1e-9 would lose all digits.
+        largest = np.maximum(np.maximum(terms[0], terms[1]), terms[2])
+        total = sum((term / largest) ** self.sharpness for term in terms)
+        return np.asarray(self.latency_s + largest * total ** (1.0 / self.sharpness))
+
+
+@dataclass(frozen=True)
+class GemmCurve:
+    """Times of one kind of GEMM on one software stack.
+
+    Attributes
+    ----------
+    dtype : str
+        "bf16", "fp16", "fp8", "fp8_block".
+    variant : str
+        "" for linear layers; "qk_bmm", "pv_bmm" for the batched products of unfused attention.
+    train_pass : str
+        "forward", or "backward": both gradients together, in the shape of the forward product.
+    stack : str
+        The software behind the rows, as in the measurement files.
+    axis : str
+        The size that varies along a line of `lines`: "m" or "batch". The place of a line is made
+        of the other sizes, in the order m, n, k, batch; "m"-lines have no batch.
+    level : float
+        The residual of large shapes (logarithm): what a shape far outside the measurements gets.
+    fade : float
+        Distance outside the measurements (in logarithms) over which the residual of the
+        neighbours gives way to `level`.
+    gradient_factor : float
+        Time of an input- or weight-gradient GEMM divided by that of a forward GEMM of its shape.
+    """
+
+    info: CurveInfo
+    dtype: str
+    variant: str
+    train_pass: str
+    stack: str
+    axis: str
+    roofline: Roofline
+    lines: Lines
+    spread: Spread
+    level: float = 0.0
+    fade: float = 2.0
+    gradient_factor: float = 1.0
+
+    @property
+    def kind(self) -> str:
+        """The operator kind that the curve answers for."""
+        return "gemm"
+
+    def prior_s(self, m: Floats, n: Floats, k: Floats, batch: Floats) -> Floats:
+        """The roofline alone, seconds."""
+        return self.roofline.time_s(m, n, k, batch, _ELEMENT_BYTES[self.dtype])
+
+    def query(self, m: Floats, n: Floats, k: Floats, batch: Floats) -> tuple[Floats, Floats]:
+        """Place and position of shapes among the lines.
+
+        A batched product asked of a curve of plain ones looks at the residual of one product with
+        all the rows.
+        """
+        if self.axis == "batch":
+            return np.stack([m, n, k], axis=1), batch
+        return np.stack([n, k], axis=1), m * batch
+
+    def evaluate(
+        self, m: Floats, n: Floats, k: Floats, batch: Floats, *, leave_out: bool = False
+    ) -> Estimate:
+        """Durations of n GEMMs. `leave_out` hides the line that each lies on (cross-validation)."""
+        near = self.lines.at(*self.query(m, n, k, batch), leave_out=leave_out)
+        kept = np.exp(-near.outside / self.fade)
+        residual = self.level + (near.value - self.level) * kept
+        time_s = self.prior_s(m, n, k, batch) * np.exp(residual)
+        plain = (batch == 1) | (self.axis == "batch")
+        distance = np.where(plain, near.distance, np.maximum(near.distance, 0.1))
+        origin = origin_of(distance, near.outside)
+        return Estimate(time_s, origin, self.spread.at(distance, near.outside))
+
+    def nearest_points(
+        self, m: float, n: float, k: float, batch: float = 1, count: int = 5
+    ) -> list[dict[str, Any]]:
+        """The measured points nearest to a shape: shape, time_s, source."""
+        one = (np.array([float(v)]) for v in (m, n, k, batch))
+        place, position = self.query(*one)
+        found = []
+        for line, at in self.lines.nearest(place[0], float(position[0]), count):
+            sizes = [*self.lines.places[line].tolist()]
+            along = float(self.lines.axis[at])
+            shape = [*sizes, along] if self.axis == "batch" else [along, *sizes, 1.0]
+            prior = self.prior_s(*(np.array([v]) for v in shape))[0]
+            time_s = float(prior * np.exp(self.lines.values[line, at]))
+            named = {key: int(v) for key, v in zip("m n k batch".split(), shape, strict=True)}
+            found.append({"shape": named, "time_s": time_s, "source": self.info.source})
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a calibration file."""
+        return {
+            "family": "gemm",
+            "dtype": self.dtype,
+            "variant": self.variant,
+            "train_pass": self.train_pass,
+            "stack": self.stack,
+            "info": self.info.to_json(),
+            "gradient_factor": self.gradient_factor,
+            "roofline": asdict(self.roofline),
+            "level": self.level,
+            "fade": self.fade,
+            "spread": asdict(self.spread),
+            "axis": self.axis,
+            "lines": self.lines.to_json(),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> GemmCurve:
+        """The inverse of `to_json`."""
+        return GemmCurve(
+            info=CurveInfo.from_json(data["info"]),
+            dtype=data["dtype"],
+            variant=data["variant"],
+            train_pass=data["train_pass"],
+            stack=data["stack"],
+            axis=data["axis"],
+            roofline=Roofline(**data["roofline"]),
+            lines=Lines.from_json(data["lines"]),
+            spread=Spread(**data["spread"]),
+            level=data["level"],
+            fade=data["fade"],
+            gradient_factor=data["gradient_factor"],
+        )

@@ -1,0 +1,117 @@
+"""How long an operator takes that only moves memory: bytes over the throughput at that size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seer.calibration.estimate import CurveInfo, Estimate, Spread, origin_of
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MemoryCurve:
+    """Time against ideal traffic, monotone: more bytes never take less time.
+
+    Between knots the time is interpolated linearly in log-log. Below the first knot it stays at
+    the first time (the launch floor); above the last it grows in proportion to the bytes, at the
+    throughput of the last knot.
+
+    Attributes
+    ----------
+    variant : str
+        The operator ("layer_norm", "gelu"), or "generic" for any that was not measured.
+    impl : str
+        Which kernel, as in the measurement files.
+    train_pass : str
+        "forward" or "backward".
+    bytes_per_element : float
+        The curve's own convention of ideal traffic, for two-byte elements. A row with a shape is
+        looked up at rows x columns x this (scaled by element size), whatever traffic its template
+        states; 0 = use the stated traffic.
+    knot_bytes, knot_time_s : float64[K]
+        Ascending.
+    """
+
+    info: CurveInfo
+    variant: str
+    impl: str
+    train_pass: str
+    bytes_per_element: float
+    knot_bytes: Floats
+    knot_time_s: Floats
+    spread: Spread
+
+    @property
+    def kind(self) -> str:
+        """The operator kind that the curve answers for."""
+        return "memory"
+
+    def traffic_bytes(
+        self, rows: Floats, columns: Floats, element_bytes: Floats, stated_bytes: Floats
+    ) -> Floats:
+        """Ideal traffic in the curve's own convention."""
+        own = rows * columns * self.bytes_per_element * element_bytes / 2.0
+        return np.where(own > 0, own, stated_bytes)
+
+    def evaluate(self, traffic_bytes: Floats) -> Estimate:
+        """Durations for n amounts of ideal traffic."""
+        size = np.maximum(traffic_bytes, 1.0)
+        log_knots = np.log(self.knot_bytes)
+        log_time = np.interp(np.log(size), log_knots, np.log(self.knot_time_s))
+        beyond = np.clip(np.log(size) - log_knots[-1], 0, None)
+        below = np.clip(log_knots[0] - np.log(size), 0, None)
+        outside = beyond + below
+        distance = np.abs(np.log(size)[:, None] - log_knots[None, :]).min(axis=1)
+        # A knot is an average over shapes, so nothing here is an exact measured point.
+        distance = np.maximum(distance, 1e-3)
+        return Estimate(
+            np.exp(log_time + beyond),
+            origin_of(distance, outside),
+            self.spread.at(distance, outside),
+        )
+
+    def nearest_points(self, traffic_bytes: float, count: int = 5) -> list[dict[str, Any]]:
+        """The knots nearest to an amount of traffic: shape, time_s, source."""
+        gap = np.abs(np.log(self.knot_bytes) - np.log(max(traffic_bytes, 1.0)))
+        return [
+            {
+                "shape": {"hbm_bytes": float(self.knot_bytes[i])},
+                "time_s": float(self.knot_time_s[i]),
+                "source": self.info.source,
+            }
+            for i in np.argsort(gap, kind="stable")[:count]
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a calibration file."""
+        return {
+            "family": "memory",
+            "variant": self.variant,
+            "impl": self.impl,
+            "train_pass": self.train_pass,
+            "info": self.info.to_json(),
+            "bytes_per_element": self.bytes_per_element,
+            "spread": asdict(self.spread),
+            "knot_bytes": [round(float(v)) for v in self.knot_bytes],
+            "knot_time_ns": [round(float(v) * 1e9, 1) for v in self.knot_time_s],
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> MemoryCurve:
+        """The inverse of `to_json`."""
+        return MemoryCurve(
+            info=CurveInfo.from_json(data["info"]),
+            variant=data["variant"],
+            impl=data["impl"],
+            train_pass=data["train_pass"],
+            bytes_per_element=data["bytes_per_element"],
+            knot_bytes=np.array(data["knot_bytes"], np.float64),
+            knot_time_s=np.array(data["knot_time_ns"], np.float64) * 1e-9,
+            spread=Spread(**data["spread"]),
+        )

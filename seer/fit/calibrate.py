@@ -1,0 +1,229 @@
+"""All measurements of one machine to its calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from seer.calibration import Calibration, Curve, GemmCurve, Measurements, joined
+from seer.errors import UsageError, nearest
+from seer.fit.attention import fit_attention, fit_backward_ratio
+from seer.fit.collective import fit_collectives
+from seer.fit.describe import FORMS
+from seer.fit.gemm import fit_gemm
+from seer.fit.memory import GENERIC_VARIANTS, fit_memory
+from seer.fit.polynomial import fit_polynomial
+
+Progress = Callable[[str, int, int], None]
+Licence = Callable[[str], str]
+
+KEYS = {
+    "gemm": ("dtype", "variant", "train_pass"),
+    "attention": ("dtype", "kernel", "train_pass", "causal"),
+    "memory": ("variant", "impl", "train_pass"),
+}
+"""Columns that tell the curves of one kind apart; the source does so for gemm and attention too."""
+
+FEWEST_POINTS = 3
+"""Curves of fewer measurements are not fitted."""
+
+
+def fit_measurements(
+    measurements: Sequence[Measurements],
+    device: str,
+    form: str = "auto",
+    *,
+    licences: Mapping[str, str] | None = None,
+    date: str = "",
+    progress: Progress | None = None,
+) -> tuple[Curve, ...]:
+    """Fit every curve that the measurements allow, best first within a kind.
+
+    Parameters
+    ----------
+    measurements : sequence of Measurements
+    device : str
+        Name of the device; rows of multi-device files that name another are left out.
+    form : str
+        "auto", "roofline" (smooth parts without neighbours) or "polynomial".
+    licences : mapping of source prefix to licence
+    date : str
+        ISO date, written into every curve.
+    progress : function (what, done, total), optional
+
+    Raises
+    ------
+    UsageError
+        The form is not known, or nothing can be fitted.
+    """
+    if form not in FORMS:
+        raise UsageError(f"there is no form '{form}'", hint=nearest(form, FORMS))
+
+    def licence(source: str) -> str:
+        known = licences or {}
+        prefix = max((p for p in known if source.startswith(p)), key=len, default="")
+        return known.get(prefix, "not stated")
+
+    tables = {kind: _of_kind(measurements, kind, device) for kind in KEYS}
+    jobs = [(kind, part) for kind, table in tables.items() if table for part in _parts(table)]
+    curves: list[Curve] = []
+    for done, (kind, part) in enumerate(jobs):
+        if progress:
+            progress(_name(kind, part), done, len(jobs))
+        curves.append(_fit_one(kind, part, form, licence, date))
+    if form != "polynomial":
+        if tables["attention"]:
+            curves += _ratios(tables["attention"], licence, date)
+        if tables["memory"]:
+            curves += _generic(tables["memory"], form, licence, date)
+        curves = _with_gradient_factor(curves)
+    curves += _collectives(measurements, form, licence, date)
+    if progress:
+        progress("done", len(jobs), len(jobs))
+    if not curves:
+        raise UsageError("none of these measurements gives a curve", where=device)
+    return tuple(sorted(curves, key=_preference))
+
+
+def fit_calibration(
+    measurements: Sequence[Measurements],
+    device: str,
+    form: str = "auto",
+    *,
+    name: str = "",
+    licences: Mapping[str, str] | None = None,
+    date: str = "",
+    commands: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Calibration:
+    """The calibration of one device from its measurements; see `fit_measurements`."""
+    curves = fit_measurements(
+        measurements, device, form, licences=licences, date=date, progress=progress
+    )
+    sources = sorted({str(s) for table in measurements for s in np.unique(table.source)})
+    return Calibration(
+        name=name or device,
+        device=device,
+        date=date,
+        software="stacks named by the source of each curve: " + ", ".join(sources),
+        burst="burst",
+        curves=curves,
+        commands=tuple(commands),
+        notes=(
+            "Short bursts at high clocks: under sustained load a GPU can be slower. "
+            "No sustained factor is declared.",
+        ),
+    )
+
+
+def _of_kind(
+    measurements: Sequence[Measurements], kind: str, device: str
+) -> Measurements | None:
+    """All rows of one kind; stream peaks of other devices and windowed attention left out."""
+    tables = [table for table in measurements if table.kind == kind]
+    if not tables:
+        return None
+    table = joined(tables)
+    keep = np.ones(len(table), bool)
+    if kind == "memory":
+        plain = device.replace("-", "_")
+        stream = np.array([str(v).startswith("stream_") for v in table["variant"]], bool)
+        keep = ~stream | (table["impl"] == plain)
+    if kind == "attention":
+        keep = (table["window"] == 0) & (table["head_dim"] == table["head_dim_v"])
+    return table.where(keep) if keep.any() else None
+
+
+def _parts(table: Measurements) -> Iterator[Measurements]:
+    """The table cut into the rows of each curve."""
+    columns = [table[name] for name in KEYS[table.kind]]
+    if table.kind != "memory":
+        columns.append(table.source)
+    labels = np.array(["\t".join(map(str, row)) for row in zip(*columns, strict=True)], object)
+    for label in sorted(set(labels)):
+        rows = np.flatnonzero(labels == label)
+        if len(rows) >= FEWEST_POINTS:
+            yield table.where(rows)
+
+
+def _name(kind: str, part: Measurements) -> str:
+    return " ".join([kind, *(str(part[column][0]) for column in KEYS[kind])])
+
+
+def _fit_one(kind: str, part: Measurements, form: str, licence: Licence, date: str) -> Curve:
+    if form == "polynomial":
+        key = {column: str(part[column][0]) for column in KEYS[kind]}
+        return fit_polynomial(part, key, licence, date)
+    if kind == "gemm":
+        return fit_gemm(part, form, licence, date)
+    if kind == "attention":
+        return fit_attention(part, form, licence, date)
+    return fit_memory(part, form, licence, date)
+
+
+def _ratios(table: Measurements, licence: Licence, date: str) -> Iterable[Curve]:
+    """Backward over forward for each kernel, dtype and mask that has both."""
+    labels = np.array(
+        [
+            "\t".join(map(str, row))
+            for row in zip(table["dtype"], table["kernel"], table["causal"], strict=True)
+        ],
+        object,
+    )
+    for label in sorted(set(labels)):
+        rows = labels == label
+        forward = table.where(rows & (table["train_pass"] == "forward"))
+        backward = table.where(rows & (table["train_pass"] == "backward"))
+        if len(forward) and len(backward):
+            curve = fit_backward_ratio(forward, backward, licence, date, "")
+            if curve is not None:
+                yield curve
+
+
+def _generic(table: Measurements, form: str, licence: Licence, date: str) -> Iterable[Curve]:
+    rows = np.isin(table["variant"].astype(str), GENERIC_VARIANTS)
+    rows &= table["train_pass"] == "forward"
+    if rows.sum() >= FEWEST_POINTS:
+        yield fit_memory(table.where(rows), form, licence, date, variant="generic")
+
+
+def _with_gradient_factor(curves: list[Curve]) -> list[Curve]:
+    return curves
+
+
+def _collectives(
+    measurements: Sequence[Measurements], form: str, licence: Licence, date: str
+) -> list[Curve]:
+    tables = [table for table in measurements if table.kind == "collective"]
+    if not tables:
+        return []
+    if form != "polynomial":
+        return list(fit_collectives(tables))
+    columns = ("collective", "fabric", "n_ranks", "n_nodes")
+    table = joined(tables)
+    labels = np.array(
+        ["\t".join(map(str, row)) for row in zip(*(table[c] for c in columns), strict=True)],
+        object,
+    )
+    found: list[Curve] = []
+    for label in sorted(set(labels)):
+        part = table.where(labels == label)
+        if len(part) >= FEWEST_POINTS:
+            key = {column: str(part[column][0]) for column in columns[1:]}
+            found.append(fit_polynomial(part, key, licence, date))
+    return found
+
+
+_ORDER = {"GemmCurve": 0, "AttentionCurve": 1, "BackwardRatio": 2, "MemoryCurve": 3}
+
+
+def _preference(curve: Any) -> tuple[Any, ...]:
+    """Kinds together; within a kind the curve of the most measurements first."""
+    words = [str(getattr(curve, name, "")) for name in ("dtype", "variant", "kernel", "train_pass")]
+    kind = _ORDER.get(type(curve).__name__, 9)
+    if kind == 9:
+        return (kind, "", 0)  # a stable sort keeps the order of the collective fits
+    variant = words[1] if isinstance(curve, GemmCurve) or kind == 3 else ""
+    return (kind, variant, -curve.info.points, *words)

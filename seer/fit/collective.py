@@ -1,0 +1,393 @@
+"""From sweeps of collectives to curves.
+
+Series (sweeps) of one collective, fabric, ranks per node and scale become one curve:
+
+1. A spike is removed by a running median of three sizes; a series that never falls stays as it is.
+2. Series are merged by the median of their times in log-log at every measured size, over the series
+   that cover it. Series with a coarse clock count only where no other covers the size.
+3. Isotonic regression of log(time): more bytes never take less time.
+4. The ends get their lines, latency + size / throughput, from the outer factor 16 of sizes.
+
+The error is cross-validated by whole series: a series is judged by the curve without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
+
+from seer.calibration.collective import (
+    COLLECTIVES,
+    IN_NODE,
+    LARGE_BYTES,
+    CollectiveCurve,
+    CollectiveSpread,
+    Scale,
+)
+from seer.calibration.estimate import CurveInfo
+from seer.calibration.fabric import Fabric
+from seer.calibration.measurements import Measurements
+from seer.graph.kinds import Origin
+
+Floats = NDArray[np.float64]
+Key = tuple[str, str, int]
+
+COLLECTIVE_NAMES: Mapping[str, str] = {"alltoall": "all_to_all"}
+"""nccl-tests calls it alltoall; every other word is the same."""
+END_FACTOR = 16.0
+"""The outer factor of sizes that fixes the line at each end; chosen on data, see `_end_lines`."""
+CUT_FACTOR = 8.0
+"""How far beyond the largest size kept a curve is judged for `CollectiveSpread.beyond`."""
+MIN_SPREAD = 0.01
+"""Repeats of one sweep on one machine agree within about 1 %; less would be false precision."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One sweep: a collective at one scale, sizes rising.
+
+    Attributes
+    ----------
+    name, source, library : str
+    n_ranks, n_nodes : int
+    message_bytes, time_s : float64[p]
+    coarse : bool
+        The clock steps by whole microseconds.
+    """
+
+    name: str
+    source: str
+    library: str
+    n_ranks: int
+    n_nodes: int
+    message_bytes: Floats
+    time_s: Floats
+    coarse: bool
+
+    def up_to(self, message_bytes: float) -> Series:
+        """The part of the sweep that does not exceed a size."""
+        keep = self.message_bytes <= message_bytes
+        return replace(self, message_bytes=self.message_bytes[keep], time_s=self.time_s[keep])
+
+
+def fit_collectives(
+    measurements: Iterable[Measurements],
+    *,
+    date: str = "",
+    fabrics: Mapping[str, Fabric] | None = None,
+) -> tuple[CollectiveCurve, ...]:
+    """Fit one curve per collective, fabric and ranks per node.
+
+    Parameters
+    ----------
+    measurements : tables of kind "collective"
+        Tables of other machines may follow those of the machine itself: their fabrics become
+        curves of their own, from which unmeasured networks borrow an efficiency.
+    date : str
+        ISO date of the fit.
+    fabrics : mapping of label to Fabric
+        Nominal bandwidths, and which labels name the same hardware.
+
+    Returns
+    -------
+    tuple of CollectiveCurve
+        In order of first appearance.
+    """
+    known = fabrics or {}
+    groups = _group(measurements, known)
+    drafts = [_draft(key, group, known.get(key[1], Fabric())) for key, group in groups.items()]
+    residuals = [
+        _residuals(curve, group) for curve, group in zip(drafts, groups.values(), strict=True)
+    ]
+    pooled = _spread([r for rows in residuals for r in rows], CollectiveSpread())
+    return tuple(
+        replace(curve, spread=_spread(rows, pooled), info=_info(curve, group, rows, date))
+        for curve, group, rows in zip(drafts, groups.values(), residuals, strict=True)
+    )
+
+
+# ---- series ---------------------------------------------------------------------------------
+
+
+def _group(
+    measurements: Iterable[Measurements], fabrics: Mapping[str, Fabric]
+) -> dict[Key, list[Series]]:
+    groups: dict[Key, list[Series]] = {}
+    for table in measurements:
+        if table.kind == "collective":
+            for key, series in _series(table, fabrics):
+                groups.setdefault(key, []).append(series)
+    return groups
+
+
+def _series(table: Measurements, fabrics: Mapping[str, Fabric]) -> Iterable[tuple[Key, Series]]:
+    identity = ["collective", "fabric", "n_ranks", "n_nodes", "ranks_per_node", "library", "series"]
+    columns = [table[name] for name in identity]
+    rows: dict[tuple[object, ...], list[int]] = {}
+    for i, row in enumerate(zip(*columns, table.source, strict=True)):
+        rows.setdefault(row, []).append(i)
+    for row, indices in rows.items():
+        word, label, n_ranks, n_nodes, per_node, library, name, source = row
+        collective = COLLECTIVE_NAMES.get(str(word), str(word))
+        if collective not in COLLECTIVES:
+            continue
+        fabric = fabrics.get(str(label), Fabric())
+        inside = fabric.one_domain or n_nodes == 1
+        size, time = _sweep(
+            np.asarray(table["message_bytes"])[indices].astype(np.float64), table.time_s[indices]
+        )
+        yield (
+            (collective, fabric.pooled_as or str(label), IN_NODE if inside else _int(per_node)),
+            Series(
+                name=str(name),
+                source=str(source),
+                library=str(library),
+                n_ranks=_int(n_ranks),
+                n_nodes=1 if inside else _int(n_nodes),
+                message_bytes=size,
+                time_s=time,
+                coarse=_is_coarse(time),
+            ),
+        )
+
+
+def _int(value: object) -> int:
+    return int(float(str(value)))
+
+
+def _sweep(size: Floats, time: Floats) -> tuple[Floats, Floats]:
+    """Sizes rising, each once with the median of its times, spikes removed."""
+    sizes, place = np.unique(size, return_inverse=True)
+    times = np.array([np.median(time[place == i]) for i in range(len(sizes))])
+    if len(times) >= 3:
+        middle = np.median(np.stack([times[:-2], times[1:-1], times[2:]]), axis=0)
+        # The first size has no left neighbour; it can only be wrong by being slower than the next.
+        times = np.concatenate([[min(times[0], middle[0])], middle, times[-1:]])
+    return sizes, times
+
+
+def _is_coarse(time_s: Floats) -> bool:
+    """Whether the clock steps by whole microseconds.
+
+    nccl-tests prints five digits, so only times below 1 ms tell.
+    """
+    short_us = time_s[time_s < 1e-3] * 1e6
+    return len(short_us) >= 3 and bool(np.all(np.abs(short_us - np.round(short_us)) < 1e-6))
+
+
+# ---- curves ---------------------------------------------------------------------------------
+
+
+def _draft(key: Key, group: Sequence[Series], fabric: Fabric) -> CollectiveCurve:
+    """A curve without error and spread."""
+    collective, label, per_node = key
+    scales: dict[int, list[Series]] = {}
+    for series in group:
+        if len(series.message_bytes):
+            scales.setdefault(series.n_ranks, []).append(series)
+    return CollectiveCurve(
+        collective=collective,
+        fabric=label,
+        ranks_per_node=per_node,
+        scales=tuple(_scale(scales[n]) for n in sorted(scales)),
+        info=CurveInfo("", "", "", "monotone log-log", 0),
+        nominal_bytes_per_s=fabric.nominal_bytes_per_s,
+        nominal_source=fabric.source,
+    )
+
+
+def _scale(group: Sequence[Series]) -> Scale:
+    size, time = _merged(group)
+    latency, throughput = _end_lines(size, time)
+    return Scale(
+        n_ranks=group[0].n_ranks,
+        n_nodes=group[0].n_nodes,
+        message_bytes=size,
+        time_s=time,
+        latency_s=latency,
+        throughput_bytes_per_s=throughput,
+        series=tuple(dict.fromkeys(f"{s.name} ({s.library})" for s in group)),
+    )
+
+
+def _merged(group: Sequence[Series]) -> tuple[Floats, Floats]:
+    """Median over series at every measured size, never falling."""
+    fine = [s for s in group if not s.coarse]
+    coarse = [s for s in group if s.coarse]
+    size = np.unique(np.concatenate([s.message_bytes for s in fine])) if fine else np.empty(0)
+    extra = np.unique(np.concatenate([s.message_bytes for s in coarse])) if coarse else size[:0]
+    covered = np.zeros(len(extra), dtype=bool)
+    for s in fine:
+        covered |= (extra >= s.message_bytes[0]) & (extra <= s.message_bytes[-1])
+    log_time = np.concatenate([_median(fine, size), _median(coarse, extra[~covered])])
+    size = np.concatenate([size, extra[~covered]])
+    order = np.argsort(size)
+    rising = isotonic_regression(log_time[order]).x
+    # Ten digits: enough for any clock, and files that are the same on every machine.
+    time = np.array([float(f"{t:.10g}") for t in np.exp(rising)])
+    return size[order], np.maximum.accumulate(time)
+
+
+def _median(group: Sequence[Series], size: Floats) -> Floats:
+    """Median of log(time) over the series that cover each size (each size is in one at least)."""
+    if not len(size):
+        return np.empty(0)
+    curves = [
+        np.interp(
+            np.log(size), np.log(s.message_bytes), np.log(s.time_s), left=np.nan, right=np.nan
+        )
+        for s in group
+    ]
+    result: Floats = np.nanmedian(np.stack(curves), axis=0)
+    return result
+
+
+def _end_lines(size: Floats, time: Floats) -> tuple[float, float]:
+    """Latency of the line below the smallest size, throughput of the one above the largest.
+
+    Each line goes through the end point and the point `END_FACTOR` further in. Scored on sweeps cut
+    at an eighth of their length (A100 to GB300, median error of what was cut off): 1.0 to 5.9 %;
+    least squares over the same points 3.8 to 7.0 %, the ends of a factor of 4 3.7 to 11 %.
+    """
+    average = float(time[-1] / size[-1])
+    if len(size) == 1:
+        return 0.0, 1.0 / average
+    inner = int(np.searchsorted(size, size[0] * END_FACTOR, side="right")) - 1
+    outer = int(np.searchsorted(size, size[-1] / END_FACTOR))
+    inner, outer = max(inner, 1), min(outer, len(size) - 2)
+    low = float((time[inner] - time[0]) / (size[inner] - size[0]))
+    high = float((time[-1] - time[outer]) / (size[-1] - size[outer]))
+    latency = float(np.clip(time[0] - low * size[0], 0.0, time[0]))
+    return latency, 1.0 / (high if high > 0.0 else average)
+
+
+# ---- error and spread -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Residual:
+    """log(forecast / measured) of rows that the curve had not seen.
+
+    Attributes
+    ----------
+    held_out : str
+        "series" (its scale was known from another series), "scale" (the series was all there was at
+        its scale), "sizes" (sizes up to 8x beyond those kept).
+    message_bytes, log_error : float64[n]
+    """
+
+    held_out: str
+    message_bytes: Floats
+    log_error: Floats
+
+
+def _residuals(curve: CollectiveCurve, group: Sequence[Series]) -> list[Residual]:
+    key = (curve.collective, curve.fabric, curve.ranks_per_node)
+    found = []
+    for series in group:
+        rest = [other for other in group if other is not series]
+        if not rest:
+            continue
+        same_scale = any(other.n_ranks == series.n_ranks for other in rest)
+        without = _draft(key, rest, Fabric())
+        found.append(_residual("series" if same_scale else "scale", without, series))
+    kept = [s.up_to(s.message_bytes[-1] / CUT_FACTOR) for s in group]
+    if all(len(s.message_bytes) >= 3 for s in kept):
+        shortened = _draft(key, kept, Fabric())
+        for series, part in zip(group, kept, strict=True):
+            residual = _residual("sizes", shortened, series)
+            beyond = residual.message_bytes > part.message_bytes[-1]
+            found.append(
+                Residual("sizes", residual.message_bytes[beyond], residual.log_error[beyond])
+            )
+    return found
+
+
+def _residual(held_out: str, curve: CollectiveCurve, series: Series) -> Residual:
+    forecast = curve.evaluate(series.message_bytes, series.n_ranks, series.n_nodes)
+    # A series that runs past all others is judged where the others know something.
+    known = (
+        np.full(len(series.time_s), True)
+        if held_out != "series"
+        else forecast.origin != Origin.extrapolated
+    )
+    error = np.log(forecast.time_s[known] / series.time_s[known])
+    return Residual(held_out, series.message_bytes[known], error)
+
+
+def _spread(residuals: Sequence[Residual], otherwise: CollectiveSpread) -> CollectiveSpread:
+    """Spreads of a curve; what it cannot tell is `otherwise`."""
+
+    def of(held_out: str, low: float, high: float, fallback: float) -> float:
+        errors = [
+            r.log_error[(r.message_bytes >= low) & (r.message_bytes < high)]
+            for r in residuals
+            if r.held_out == held_out
+        ]
+        all_errors = np.abs(np.concatenate(errors)) if errors else np.empty(0)
+        if len(all_errors) < 5:
+            return fallback
+        # Tails are heavier than a normal's: the larger of two robust readings of its width.
+        median, p90 = np.quantile(all_errors, [0.5, 0.9])
+        return round(float(max(median / 0.6745, p90 / 1.6449, MIN_SPREAD)), 4)
+
+    return CollectiveSpread(
+        same_scale=of("series", LARGE_BYTES, np.inf, otherwise.same_scale),
+        same_scale_small=of("series", 0, LARGE_BYTES, otherwise.same_scale_small),
+        other_scale=of("scale", LARGE_BYTES, np.inf, otherwise.other_scale),
+        beyond=of("sizes", 0, np.inf, otherwise.beyond),
+    )
+
+
+def _info(
+    curve: CollectiveCurve, group: Sequence[Series], residuals: Sequence[Residual], date: str
+) -> CurveInfo:
+    sizes = np.concatenate([s.message_bytes for s in group])
+    domain = {
+        "message_bytes": (float(sizes.min()), float(sizes.max())),
+        "n_ranks": (float(curve.scales[0].n_ranks), float(curve.scales[-1].n_ranks)),
+        "n_nodes": (
+            float(min(s.n_nodes for s in curve.scales)),
+            float(max(s.n_nodes for s in curve.scales)),
+        ),
+    }
+    return CurveInfo(
+        source=", ".join(dict.fromkeys(s.source for s in group)),
+        licence="",
+        date=date,
+        form="monotone log-log",
+        points=len(sizes),
+        domain=domain,
+        error=_errors(residuals),
+        notes=(f"{len(group)} series, {len(curve.scales)} scales",),
+    )
+
+
+def _errors(residuals: Sequence[Residual]) -> dict[str, object]:
+    """Cross-validated figures; the plain keys are those of whole held-out series."""
+    by_series = [r for r in residuals if r.held_out != "sizes"]
+    errors: dict[str, object] = {"held_out_by": "series", "n": 0}
+    if not by_series:
+        return errors
+    size = np.concatenate([r.message_bytes for r in by_series])
+    relative = np.expm1(np.concatenate([r.log_error for r in by_series]))
+    if not len(relative):
+        return errors
+    errors |= {
+        "n": len(relative),
+        "median_ape": float(np.median(np.abs(relative))),
+        "p90_ape": float(np.quantile(np.abs(relative), 0.9)),
+        "bias": float(np.mean(relative)),
+    }
+    large = np.abs(relative[size >= LARGE_BYTES])
+    if len(large):
+        errors["median_ape_from_1_mib"] = float(np.median(large))
+    beyond = [r.log_error for r in residuals if r.held_out == "sizes"]
+    if beyond and len(np.concatenate(beyond)):
+        beyond_ape = np.abs(np.expm1(np.concatenate(beyond)))
+        errors["median_ape_8x_beyond"] = float(np.median(beyond_ape))
+    return errors

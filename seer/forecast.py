@@ -1,0 +1,315 @@
+"""Walk the corridor once: job -> plan -> durations -> play -> timeline -> forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seer import cost
+from seer.calibration import Calibration
+from seer.errors import InfeasibleError
+from seer.graph import OperatorGraph, Origin
+from seer.graph.template import LayerTemplate
+from seer.play import play
+from seer.readers import read_calibration, read_layer_template
+from seer.spec import Job, ParallelismSpec
+from seer.timeline import RankAnalysis, Timeline, analyse_rank, busiest_rank
+from seer.workload import Plan, fold, lay_out, peak_bytes, stage_bytes, unfold
+
+NORMAL_90 = 1.6449
+"""Half-width of the central 90 % of a normal distribution, in standard deviations."""
+
+CLUSTER_SPREAD = 0.06
+"""Standard deviation of log(time) between clusters of one GPU model that run the same plan.
+
+Published clusters of one GPU model differ by 10-15 % from each other: read as the width of the
+central 90 %, that is 0.10 / 1.645. Every interval contains it, since no operator measurement can.
+"""
+
+
+@dataclass(frozen=True)
+class Played:
+    """A graph with its durations played.
+
+    `segments` holds the inner play of every collapsed segment by its work row.
+    """
+
+    graph: OperatorGraph
+    timeline: Timeline
+    segments: Mapping[int, tuple[OperatorGraph, Timeline]]
+    inner: Mapping[int, RankAnalysis]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The answer, with everything needed to doubt it.
+
+    Attributes
+    ----------
+    job : Job
+    iteration_time_s : float
+    interval_s : (low, high) or None
+        Central 90 %; None while the calibration carries no spreads.
+    breakdown : mapping
+        compute_s, exposed_communication_s, bubble_s, optimizer_s, host_s, other_s of the rank that
+        ends last; they add up to the iteration time.
+    communication : mapping of group to (total_s, exposed_s)
+    peak_bytes : float64[pp]
+        Peak memory of a rank of each stage.
+    memory_parts : mapping of part to bytes, of the heaviest stage
+    coverage : mapping of origin to share of busy time
+    pricing : Pricing
+        Duration, origin, spread and curve of every row of `plan.work`.
+    warnings : tuple of str
+    """
+
+    job: Job
+    plan: Plan
+    calibration: Calibration
+    pricing: cost.Pricing
+    played: Played
+    rank: int
+    iteration_time_s: float
+    interval_s: tuple[float, float] | None
+    breakdown: Mapping[str, float]
+    communication: Mapping[str, tuple[float, float]]
+    peak_bytes: NDArray[np.float64]
+    memory_parts: Mapping[str, float]
+    coverage: Mapping[str, float]
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of the global batch over the iteration time."""
+        training = self.job.training
+        return training.global_batch * training.sequence_length / self.iteration_time_s
+
+    @property
+    def model_flops_utilization(self) -> float:
+        """Model flop per second and GPU over the device's dense peak (see `model_flop`)."""
+        peak = self.job.cluster.device.peak_flop_per_s[self.job.training.precision]
+        return model_flop(self.job) / self.iteration_time_s / self.job.gpus / peak
+
+    @property
+    def fits(self) -> bool:
+        """Whether the heaviest rank fits the device's memory."""
+        return bool(self.peak_bytes.max() <= self.job.cluster.device.memory_bytes)
+
+    @property
+    def operators(self) -> int:
+        """Operators of one iteration over all ranks, as folded graphs stand for them."""
+        return operators_stood_for(self.plan, self.played.graph)
+
+
+def model_flop(job: Job) -> float:
+    """Flop of one iteration that the model asks for: forward x 3, recomputation not counted.
+
+    Per token 6 N + 12 L s a d x 1/2: N weights without the input embedding, causal attention counted
+    once (half of the full square). PaLM (Chowdhery et al. 2022, appendix B) counts the full square.
+    """
+    model, training = job.model, job.training
+    weights = model.layers * model.layer_parameters + model.vocab * model.hidden
+    attention = 6 * model.layers * training.sequence_length * model.heads * model.head_dim
+    tokens = training.global_batch * training.sequence_length
+    return float(tokens) * (6 * weights + attention)
+
+
+def forecast(
+    job: Job,
+    *,
+    calibration: Calibration | None = None,
+    template: LayerTemplate | None = None,
+    unfolded: bool = False,
+    max_operators: int = 20_000_000,
+) -> Forecast:
+    """Forecast one iteration of a job.
+
+    Parameters
+    ----------
+    calibration, template
+        Read from the job's names when not given.
+    unfolded : bool
+        Play every rank instead of one per stage; same times, more operators.
+
+    Raises
+    ------
+    InfeasibleError
+        The plan cannot run, or is larger than `max_operators` unfolded.
+    """
+    calibration = calibration or read_calibration(job.calibration)
+    template = template or read_layer_template(job.layer_template)
+    plan = lay_out(job, template)
+    pricing = cost.price(plan.work, calibration, job.cluster)
+    if unfolded:
+        graph = unfold(plan, max_operators)
+        timeline = play(graph, pricing.time_s[graph.work_id])
+        played = Played(graph, timeline, {}, {})
+    else:
+        played, pricing = play_folded(plan, pricing)
+    return _read_off(job, plan, calibration, pricing, played)
+
+
+def play_folded(plan: Plan, pricing: cost.Pricing) -> tuple[Played, cost.Pricing]:
+    """Play each segment once, then the schedule over collapsed segments.
+
+    Returns the play and the pricing with the segments' rows filled in.
+    """
+    segments: dict[int, tuple[OperatorGraph, Timeline]] = {}
+    inner: dict[int, RankAnalysis] = {}
+    time_s = pricing.time_s.copy()
+    for row, segment in zip(plan.segment_row.tolist(), plan.segments, strict=True):
+        graph = segment.graph(plan.work)
+        timeline = play(graph, pricing.time_s[graph.work_id])
+        segments[row] = graph, timeline
+        inner[row] = analyse_rank(graph, timeline, 0, origin=pricing.origin)
+        time_s[row] = timeline.makespan_s
+    pricing = replace(pricing, time_s=time_s)
+    graph = fold(plan)
+    timeline = play(graph, time_s[graph.work_id])
+    return Played(graph, timeline, segments, inner), pricing
+
+
+def operators_stood_for(plan: Plan, graph: OperatorGraph) -> int:
+    """Operators of the whole job: each folded one counts as often as it stands for."""
+    size = np.ones(len(plan.work), np.int64)
+    tp = plan.job.parallelism.tp
+    for row, segment in zip(plan.segment_row, plan.segments, strict=True):
+        # a collapsed segment is multiplied by its ranks; its tp collectives are shared by tp
+        compute = np.count_nonzero(segment.stream == 0)
+        size[row] = compute * tp + len(segment) - compute
+    weight = np.where(
+        np.isin(graph.work_id, plan.segment_row), graph.multiplicity // tp, graph.multiplicity
+    )
+    return int((size[graph.work_id] * weight).sum())
+
+
+def _read_off(
+    job: Job, plan: Plan, calibration: Calibration, pricing: cost.Pricing, played: Played
+) -> Forecast:
+    rank = busiest_rank(played.graph, played.timeline)
+    analysis = analyse_rank(
+        played.graph, played.timeline, rank, inner=played.inner, origin=pricing.origin
+    )
+    time_s = played.timeline.makespan_s
+    interval = _interval(plan, pricing, played, rank, time_s)
+    peak = peak_bytes(plan)
+    heaviest = int(np.argmax(peak))
+    busy = analysis.busy_by_origin_s
+    coverage = {o.name: float(busy[o]) / max(float(busy.sum()), 1e-300) for o in Origin}
+    return Forecast(
+        job=job,
+        plan=plan,
+        calibration=calibration,
+        pricing=pricing,
+        played=played,
+        rank=rank,
+        iteration_time_s=time_s,
+        interval_s=interval,
+        breakdown=analysis.breakdown,
+        communication=analysis.communication,
+        peak_bytes=peak,
+        memory_parts=stage_bytes(plan, heaviest),
+        coverage=coverage,
+        warnings=_warnings(job, pricing, interval, float(peak[heaviest])),
+    )
+
+
+def _interval(
+    plan: Plan, pricing: cost.Pricing, played: Played, rank: int, time_s: float
+) -> tuple[float, float] | None:
+    """Central 90 % of the iteration time.
+
+    Errors of operators priced by one curve are taken as fully correlated (one machine, one
+    software stack: they are off together), those of different curves as independent, and the
+    spread between clusters of one GPU model is added.
+    """
+    seconds = time_by_work(plan, played, rank)
+    known = np.isfinite(pricing.spread) & (seconds > 0)
+    if not known.any():
+        return None
+    absolute = np.where(known, seconds * np.nan_to_num(pricing.spread), 0.0)
+    per_curve = np.bincount(pricing.curve[known] + 1, weights=absolute[known])
+    relative = float(np.hypot(np.sqrt((per_curve**2).sum()) / time_s, CLUSTER_SPREAD))
+    width = float(np.exp(NORMAL_90 * relative))
+    return time_s / width, time_s * width
+
+
+def time_by_work(plan: Plan, played: Played, rank: int) -> NDArray[np.float64]:
+    """Seconds that each work row keeps the rank busy, collapsed segments opened. float64[W]."""
+    graph, timeline = played.graph, played.timeline
+    own = graph.rank == rank
+    rows = graph.work_id[own]
+    seconds = np.bincount(rows, weights=timeline.duration_s[own], minlength=len(plan.work))
+    counts = np.bincount(rows, minlength=len(plan.work))
+    for row, (inner_graph, inner_timeline) in played.segments.items():
+        seconds[row] = 0.0
+        seconds += counts[row] * np.bincount(
+            inner_graph.work_id, weights=inner_timeline.duration_s, minlength=len(plan.work)
+        )
+    return seconds
+
+
+def _warnings(
+    job: Job, pricing: cost.Pricing, interval: tuple[float, float] | None, peak: float
+) -> tuple[str, ...]:
+    found = list(pricing.notes)
+    if interval is None:
+        found.append("the calibration carries no spreads: no interval can be given")
+    capacity = job.cluster.device.memory_bytes
+    if peak > capacity:
+        found.append(
+            f"the heaviest rank needs {peak / 2**30:.1f} GiB, the device has "
+            f"{capacity / 2**30:.1f} GiB: this plan does not fit"
+        )
+    return tuple(found)
+
+
+def choose_parallelism(job: Job) -> tuple[ParallelismSpec, str]:
+    """The smallest tp x pp that fits memory, for a job that names no parallelism.
+
+    Candidates are tp in powers of two inside a node that divide heads, kv heads and vocabulary,
+    and pp that divide the layers; smallest tp x pp first, then smallest pp (tensor parallelism
+    inside a node is tried before pipelining). The rest is data parallel with a distributed
+    optimizer; sequence parallelism comes with tp > 1.
+
+    Raises InfeasibleError when none fits.
+    """
+    capacity = job.cluster.device.memory_bytes
+    template = read_layer_template(job.layer_template)
+    for tp, pp in _candidates(job):
+        dp = job.gpus // (tp * pp)
+        if job.gpus % (tp * pp) or job.training.global_batch % (job.training.micro_batch * dp):
+            continue
+        parallelism = ParallelismSpec(
+            tp=tp, pp=pp, dp=dp, zero=int(dp > 1), sequence_parallel=tp > 1
+        )
+        plan = lay_out(replace(job, parallelism=parallelism), template)
+        if peak_bytes(plan).max() <= capacity:
+            rule = f"tp {tp}, pp {pp}, dp {dp} chosen: the smallest tp x pp that fits memory"
+            return parallelism, rule
+    raise InfeasibleError(
+        f"no tp x pp fits {job.model.name} on {job.gpus} x {job.cluster.device.name}",
+        where="parallelism",
+        why="every split either leaves a rank above its memory or does not divide the batch",
+        hint="more GPUs, recompute: full, or a parallelism of your own",
+    )
+
+
+def _candidates(job: Job) -> list[tuple[int, int]]:
+    model = job.model
+    widths = [
+        2**e
+        for e in range(12)
+        if 2**e <= job.cluster.devices_per_node
+        and model.heads % 2**e == 0
+        and (model.kv_heads % 2**e == 0 or 2**e % model.kv_heads == 0)
+        and model.vocab % 2**e == 0
+        and model.ffn_hidden % 2**e == 0
+    ]
+    depths = [p for p in range(1, model.layers + 1) if model.layers % p == 0 and p <= job.gpus]
+    return sorted(
+        ((tp, pp) for tp in widths for pp in depths), key=lambda c: (c[0] * c[1], c[1])
+    )

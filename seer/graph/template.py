@@ -1,0 +1,71 @@
+"""A layer template: the operators of a model's parts as formulas over a job's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from seer.graph.formula import Formula
+from seer.graph.kinds import OperatorKind
+
+
+@dataclass(frozen=True)
+class TemplateOperator:
+    """One operator of a section.
+
+    Attributes
+    ----------
+    name : str
+    kind : OperatorKind
+    passes : str
+        "both" (forward, and the backward that follows from the kind), "forward", "backward",
+        "dgrad" or "wgrad".
+    variant, group : str
+        As in `WorkTable`; "" when they mean nothing.
+    formulas : mapping of column to Formula
+        Columns of `WorkTable` and `backward_hbm_bytes` (memory traffic of the backward pass),
+        `weight` (0 for a GEMM without weights), `core` (1 inside core attention, which selective
+        recomputation runs again) and `saves` (bytes of activation kept for the backward pass).
+    when : Formula or None
+        The operator exists where this is not zero; None = always.
+    where : str
+        The file and JSON path it stands at.
+    """
+
+    name: str
+    kind: OperatorKind
+    passes: str
+    variant: str
+    group: str
+    formulas: Mapping[str, Formula]
+    when: Formula | None
+    where: str
+
+    def exists(self, values: Mapping[str, float]) -> bool:
+        """Whether the operator is there for these parameters."""
+        return self.when is None or self.when.evaluate(values) != 0.0
+
+    def evaluate(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Every column that the template states, for these parameters."""
+        return {column: formula.evaluate(values) for column, formula in self.formulas.items()}
+
+
+@dataclass(frozen=True)
+class LayerTemplate:
+    """The parts of a model ("embedding", "layer", "head"), each a sequence of operators.
+
+    `parameters` are evaluated in their order; each may read the ones before it.
+    """
+
+    name: str
+    source: str
+    parameters: Mapping[str, Formula]
+    sections: Mapping[str, tuple[TemplateOperator, ...]]
+
+    def values(self, given: Mapping[str, float]) -> dict[str, float]:
+        """The given numbers and, where they do not name it, every parameter of the template."""
+        values = dict(given)
+        for name, formula in self.parameters.items():
+            if name not in given:
+                values[name] = formula.evaluate(values)
+        return values

@@ -1,0 +1,243 @@
+"""Bytes in and out of files: bounded when read, whole or not at all when written.
+
+Everything that can be wrong with a file ends in an UnreadableError that names it: missing, a
+folder, too large, a gzip bomb, binary where text is expected, truncated, a key given twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import secrets
+import stat
+import sys
+import zlib
+from pathlib import Path
+from typing import Any, NoReturn
+
+from seer.errors import UnreadableError, UsageError
+
+SPEC_LIMIT_BYTES = 16 * 2**20
+"""Specs and templates are written by people; more is a mistake or an attack."""
+DATA_LIMIT_BYTES = 2**30
+"""Default bound for measurement files."""
+MAX_VALUES = 1_000_000
+MAX_NESTING = 64
+_CHUNK_BYTES = 2**20
+
+PathLike = str | os.PathLike[str]
+
+
+def read_bytes(path: PathLike, limit: int = DATA_LIMIT_BYTES) -> bytes:
+    """The content of a file (`-` is standard input), gunzipped when it is gzip.
+
+    Raises UnreadableError when the file, or what it unpacks to, has more than `limit` bytes.
+    """
+    name = os.fspath(path)
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(limit + 1)
+        else:
+            with open(name, "rb") as file:
+                _refuse_size(os.fstat(file.fileno()).st_size, limit, name)
+                data = file.read(limit + 1)
+    except OSError as fault:
+        why = fault.strerror or str(fault)
+        raise UnreadableError("the file cannot be read", where=name, why=why) from None
+    except ValueError:
+        raise UnreadableError("this is not the name of a file", where=repr(name)) from None
+    _refuse_size(len(data), limit, name)
+    return _gunzip(data, limit, name) if data[:2] == b"\x1f\x8b" else data
+
+
+def _refuse_size(size: int, limit: int, where: str, verb: str = "has") -> None:
+    if size > limit:
+        raise UnreadableError(
+            "the file is too large",
+            where=where,
+            why=f"it {verb} more than the {limit:,} bytes that are read from a file of this kind",
+        )
+
+
+def _gunzip(data: bytes, limit: int, where: str) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while data:
+            member = zlib.decompressobj(wbits=31)
+            while not member.eof:
+                part = member.decompress(data, _CHUNK_BYTES)
+                data = member.unconsumed_tail
+                if not part and not data and not member.eof:
+                    raise UnreadableError("the gzip file is truncated", where=where)
+                parts.append(part)
+                size += len(part)
+                _refuse_size(size, limit, where, "unpacks to")
+            data = member.unused_data.lstrip(b"\0")
+    except zlib.error as fault:
+        why = str(fault)
+        raise UnreadableError("the gzip file is damaged", where=where, why=why) from None
+    return b"".join(parts)
+
+
+def read_text(path: PathLike, limit: int = SPEC_LIMIT_BYTES) -> str:
+    """The content of a UTF-8 text file, as `read_bytes` reads it; a byte order mark is dropped."""
+    return decode(read_bytes(path, limit), os.fspath(path))
+
+
+def decode(data: bytes, where: str) -> str:
+    """UTF-8 text of `data`; raises UnreadableError for empty and for binary data."""
+    if not data.strip():
+        raise UnreadableError("the file is empty", where=where)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        why = f"byte {fault.start} is not UTF-8"
+        raise UnreadableError("this is not a text file", where=where, why=why) from None
+    if "\0" in text:
+        raise UnreadableError("this is not a text file", where=where, why="it holds zero bytes")
+    return text
+
+
+def read_structured(path: PathLike, limit: int = SPEC_LIMIT_BYTES) -> Any:
+    """The value in a YAML 1.2 or JSON file, told apart by suffix, else by its first character."""
+    name = os.fspath(path)
+    text = read_text(path, limit)
+    suffix = Path(name.removesuffix(".gz")).suffix.lower()
+    is_json = suffix == ".json" or (
+        suffix not in (".yaml", ".yml") and text.lstrip()[:1] in ("{", "[")
+    )
+    return parse_json(text, name) if is_json else parse_yaml(text, name)
+
+
+def parse_json(text: str, where: str) -> Any:
+    """The value of a JSON text; refuses repeated keys, NaN and infinities."""
+
+    def refuse(what: str) -> NoReturn:
+        raise UnreadableError(what, where=where)
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        mapping = dict(pairs)
+        if len(mapping) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            refuse(f"the key '{twice}' is given twice in one object")
+        return mapping
+
+    def number(digits: str) -> float:
+        value = float(digits)
+        return value if math.isfinite(value) else refuse(f"{digits} is not a finite number")
+
+    try:
+        return json.loads(
+            text,
+            object_pairs_hook=unique,
+            parse_float=number,
+            parse_constant=lambda name: refuse(f"{name} is not a finite number"),
+        )
+    except json.JSONDecodeError as fault:
+        place = f"{where}, line {fault.lineno}, column {fault.colno}"
+        ends = fault.pos >= len(text.rstrip())
+        why = f"{fault.msg}; the file ends there" if ends else fault.msg
+        what = "the JSON is truncated" if ends else "this is not JSON"
+        raise UnreadableError(what, where=place, why=why) from None
+    except RecursionError:
+        refuse("the JSON is nested too deeply")
+    except ValueError as fault:
+        refuse(f"the JSON holds a value that cannot be: {str(fault)[:80]}")
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value of a YAML 1.2 text: plain values only, no merge keys, bounded aliases."""
+    # Imported here because it costs 0.1 s and shipped specs are JSON.
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    if re.search(r"(^|[\s{,])<<\s*:", text):
+        raise UnreadableError("merge keys ('<<:') are not read", where=where)
+    try:
+        value = YAML(typ="safe", pure=True).load(text)
+    except YAMLError as fault:
+        mark = getattr(fault, "problem_mark", None)
+        place = f"{where}, line {mark.line + 1}, column {mark.column + 1}" if mark else where
+        why = " ".join(str(getattr(fault, "problem", None) or fault).split())[:200]
+        raise UnreadableError("this is not YAML", where=place, why=why) from None
+    except RecursionError:
+        raise UnreadableError("the YAML is nested too deeply", where=where) from None
+    except Exception as fault:  # values that a constructor of the library trips over
+        why = f"{type(fault).__name__}: {str(fault)[:120]}"
+        raise UnreadableError("this is not YAML", where=where, why=why) from None
+    return _Plain(where).copy(value)
+
+
+class _Plain:
+    """Copies a YAML value into plain Python values, counting them: aliases may be a bomb."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._left = MAX_VALUES
+
+    def copy(self, value: Any, depth: int = 0) -> Any:
+        self._left -= 1
+        if self._left < 0 or depth > MAX_NESTING:
+            why = f"it holds more than {MAX_VALUES:,} values or {MAX_NESTING} levels"
+            raise UnreadableError("the YAML is too large", where=self._where, why=why)
+        if isinstance(value, dict):
+            return {self._key(key): self.copy(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.copy(item, depth + 1) for item in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UnreadableError(f"{value} is not a finite number", where=self._where)
+        if value is None or isinstance(value, (str, int, float)):
+            return value
+        if hasattr(value, "isoformat"):
+            return value.isoformat()
+        what = f"a value of type {type(value).__name__} is not read"
+        raise UnreadableError(what, where=self._where)
+
+    def _key(self, key: Any) -> str:
+        if isinstance(key, str):
+            return key
+        raise UnreadableError(f"the key {key!r} is not text", where=self._where)
+
+
+def write_whole(path: PathLike, content: bytes | str, *, overwrite: bool = True) -> None:
+    """Write a file whole or not at all: a temporary file beside it takes its place at the end.
+
+    `-` is standard output. Raises UsageError when the place cannot be written, or when
+    `overwrite` is false and the file exists.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    name = os.fspath(path)
+    try:
+        if name == "-":
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            return
+        if not overwrite and os.path.exists(name):
+            raise UsageError("the file exists already and is kept", where=name)
+        _replace(os.path.realpath(name), data)
+    except OSError as fault:
+        why = fault.strerror or str(fault)
+        raise UsageError("the file cannot be written", where=name, why=why) from None
+
+
+def _replace(target: str, data: bytes) -> None:
+    if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
+        with open(target, "wb") as file:  # a device or a pipe has nothing to be replaced
+            file.write(data)
+        return
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.part")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise

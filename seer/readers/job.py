@@ -1,0 +1,251 @@
+"""Jobs: a spec, or a model with a number of GPUs and a cluster, resolved into a `Job`.
+
+`model`, `cluster` and `framework` of a job are each a shipped name, a path (tried beside the job
+file first) or an inline mapping. Whatever is chosen for the user is said in `Job.notes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from seer.errors import UsageError, nearest
+from seer.readers import overrides as edits
+from seer.readers import shipped
+from seer.readers.files import read_structured
+from seer.readers.huggingface import is_huggingface
+from seer.readers.job_checks import check_job, derive_dp
+from seer.readers.schema import Count, Spec, validate
+from seer.readers.specs import Recompute, Source, load, read_cluster, read_framework, read_model
+from seer.spec import Job, ModelSpec, ParallelismSpec, TrainingSpec
+
+DEFAULT_FRAMEWORK = "nemo"
+DEFAULT_SEQUENCE_LENGTH = 4096
+DEFAULT_BATCH_TOKENS = 2**22
+"""4 Mi tokens per step, between GPT-3's 3.2 M and Llama 2's 4 M (their papers)."""
+
+Choose = Callable[[Job], tuple[ParallelismSpec, str]]
+"""Chooses a parallelism for a draft job (all GPUs data-parallel) and says by which rule."""
+
+
+class _Training(Spec):
+    sequence_length: Count | None = None
+    global_batch: Count | None = None
+    micro_batch: Count = 1
+    precision: Literal["bf16", "fp16"] = "bf16"
+    recompute: Recompute | None = None
+    optimizer: Literal["adam"] = "adam"
+
+
+class _Parallelism(Spec):
+    tp: Count = 1
+    cp: Count = 1
+    ep: Count = 1
+    pp: Count = 1
+    vpp: Count = 1
+    dp: Count | None = None
+    zero: Annotated[int, Field(ge=0, le=3)] = 0
+    sequence_parallel: bool = False
+    schedule: Literal["gpipe", "1f1b", "interleaved"] | None = None
+    layers_per_stage: Annotated[list[Annotated[int, Field(ge=0)]], Field(default_factory=list)]
+
+
+class _Job(Spec):
+    name: str = ""
+    description: str = ""
+    source: str = ""
+    model: Any
+    cluster: Any
+    framework: Any = None
+    training: Annotated[_Training, Field(default_factory=_Training)]
+    parallelism: _Parallelism | None = None
+    gpus: Count | None = None
+    placement: Literal["packed"] = "packed"
+    calibration: str | None = None
+    layer_template: str = "transformer"
+    notes: Annotated[list[str], Field(default_factory=list)]
+
+
+_REFERENCES = {"model": "models", "cluster": "clusters", "framework": "frameworks"}
+
+
+def read_job(
+    source: Source, overrides: edits.Overrides = (), *, choose: Choose | None = None
+) -> Job:
+    """The job of a shipped name, a spec file or a mapping, with `path=value` edits applied.
+
+    Raises UsageError for a fault of the spec, InfeasibleError for a plan that cannot run.
+    """
+    mapping, place = load("jobs", source)
+    folder = None if isinstance(source, Mapping) else shipped.resolve("jobs", source).parent
+    return _resolve(mapping, place, folder, edits.parse_overrides(overrides), choose)
+
+
+def job_from_model(
+    model: Source,
+    gpus: int,
+    cluster: Source,
+    overrides: edits.Overrides = (),
+    *,
+    choose: Choose | None = None,
+) -> Job:
+    """The job that trains `model` on `gpus` GPUs of `cluster`.
+
+    `overrides` are the same paths as for a job; without any `parallelism.*` among them `choose`
+    decides. Sequence length and global batch have defaults that `Job.notes` states.
+    """
+    mapping = {"model": model, "cluster": cluster, "gpus": gpus}
+    return _resolve(mapping, "job", None, edits.parse_overrides(overrides), choose)
+
+
+def kind_of(name_or_path: str) -> str:
+    """What a positional argument means: "job", "model" or "graph" (a graph template).
+
+    A bare name is looked up among the jobs, then among the models; a file is told by its keys.
+    """
+    if name_or_path in shipped.names("jobs"):
+        return "job"
+    if name_or_path in shipped.names("models"):
+        return "model"
+    if not shipped.is_path(name_or_path):
+        known = [*shipped.names("jobs"), *shipped.names("models")]
+        what = f"'{name_or_path[:80]}' is neither a job, a model nor a file"
+        raise UsageError(what, hint=nearest(name_or_path, known) + "; `seer list` shows all")
+    value = read_structured(name_or_path)
+    if isinstance(value, dict):
+        if "operators" in value:
+            return "graph"
+        if is_huggingface(value) or ("hidden" in value and "model" not in value):
+            return "model"
+    return "job"
+
+
+def _resolve(
+    mapping: dict[str, Any],
+    place: str,
+    folder: Path | None,
+    changes: Mapping[str, Any],
+    choose: Choose | None,
+) -> Job:
+    for path, value in changes.items():
+        mapping = _edit(mapping, path, value, place, folder)
+    spec = validate(_Job, mapping, place)
+    draft = _draft(spec, place, folder)
+    plan, note = _plan(spec, draft, place, choose)
+    batch = spec.training.global_batch
+    notes = [*draft.notes, note] if note else list(draft.notes)
+    if batch is None:
+        batch = _default_batch(draft.training, plan.dp)
+        notes.append(f"global batch {batch}: not stated; near 4 Mi tokens and a multiple of dp")
+    job = replace(
+        draft,
+        training=replace(draft.training, global_batch=batch),
+        parallelism=plan,
+        notes=tuple(notes),
+    )
+    check_job(job)
+    return job
+
+
+def _edit(
+    mapping: dict[str, Any], path: str, value: Any, place: str, folder: Path | None
+) -> dict[str, Any]:
+    """Apply one edit; a path into a named model, cluster or framework makes it inline first."""
+    steps = edits.split(path)
+    head = str(steps[0])
+    if head not in _Job.model_fields:
+        homes = [f"{part}.{head}" for part, keys in _SECTIONS.items() if head in keys]
+        hint = f"did you mean '{homes[0]}'?" if homes else nearest(head, _Job.model_fields)
+        raise UsageError(f"unknown key '{head}'", where=f"--set {path}", hint=hint)
+    if len(steps) > 1 and head in _REFERENCES:
+        reference = mapping.get(head, DEFAULT_FRAMEWORK if head == "framework" else None)
+        reference = _beside(reference, folder)
+        mapping = {**mapping, head: load(_REFERENCES[head], reference, f"{place}: {head}")[0]}
+    return edits.edit(mapping, path, value)
+
+
+_SECTIONS = {"training": _Training.model_fields, "parallelism": _Parallelism.model_fields}
+
+
+def _beside(reference: Any, folder: Path | None) -> Any:
+    """A path in a job file is tried beside that file first."""
+    if folder and isinstance(reference, str) and shipped.is_path(str(folder / reference)):
+        beside = folder / reference
+        return str(beside) if beside.is_file() else reference
+    return reference
+
+
+def _draft(spec: _Job, place: str, folder: Path | None) -> Job:
+    """The job with everything but its parallelism and global batch."""
+    notes = list(spec.notes)
+    model = read_model(_beside(spec.model, folder), f"{place}: model")
+    cluster = read_cluster(_beside(spec.cluster, folder), f"{place}: cluster")
+    framework_name = spec.framework
+    if framework_name is None:
+        framework_name = DEFAULT_FRAMEWORK
+        notes.append(f"framework {DEFAULT_FRAMEWORK}: not stated; the default")
+    framework = read_framework(_beside(framework_name, folder), f"{place}: framework")
+    training, given = spec.training, spec.parallelism
+    length = training.sequence_length
+    if length is None:
+        length = _default_length(model)
+        notes.append(f"sequence length {length}: not stated; the default")
+    gpus = _gpus(spec, place)
+    return Job(
+        name=spec.name or f"{model.name} on {gpus} x {cluster.name}",
+        model=model,
+        training=TrainingSpec(
+            sequence_length=length,
+            global_batch=gpus * training.micro_batch,
+            micro_batch=training.micro_batch,
+            precision=training.precision,
+            recompute=training.recompute or framework.recompute,
+            optimizer=training.optimizer,
+        ),
+        parallelism=ParallelismSpec(dp=gpus if given is None else 1),
+        cluster=cluster,
+        framework=framework,
+        calibration=str(_beside(spec.calibration, folder) or cluster.calibration),
+        layer_template=spec.layer_template,
+        notes=tuple(notes),
+    )
+
+
+def _gpus(spec: _Job, place: str) -> int:
+    plan = spec.parallelism
+    if spec.gpus is not None:
+        return spec.gpus
+    if plan is not None and plan.dp is not None:
+        return plan.tp * plan.cp * plan.pp * plan.dp
+    raise UsageError("the key 'gpus' is missing", where=place, hint="state gpus, or --gpus N")
+
+
+def _plan(spec: _Job, draft: Job, place: str, choose: Choose | None) -> tuple[ParallelismSpec, str]:
+    given = spec.parallelism
+    if given is None:
+        if choose is None:
+            hint = "state parallelism, for example {tp: 8, pp: 1}"
+            raise UsageError("the key 'parallelism' is missing", where=place, hint=hint)
+        return choose(draft)
+    gpus = _gpus(spec, place)
+    dp = derive_dp(gpus, given.tp, given.cp, given.pp, given.dp, f"{place}: parallelism")
+    values = given.model_dump()
+    values["dp"] = dp
+    values["schedule"] = given.schedule or ("interleaved" if given.vpp > 1 else "1f1b")
+    values["layers_per_stage"] = tuple(given.layers_per_stage)
+    return ParallelismSpec(**values), ""
+
+
+def _default_length(model: ModelSpec) -> int:
+    limit = model.max_positions or DEFAULT_SEQUENCE_LENGTH
+    return min(limit, DEFAULT_SEQUENCE_LENGTH)
+
+
+def _default_batch(training: TrainingSpec, dp: int) -> int:
+    together = training.micro_batch * dp
+    wanted = DEFAULT_BATCH_TOKENS / training.sequence_length
+    return max(1, round(wanted / together)) * together

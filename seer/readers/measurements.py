@@ -1,0 +1,218 @@
+"""Measurement files (CSV, plain or gzip) to tidy tables.
+
+The layout is told by the header, never by the file's name. What a row cannot give is skipped with
+a reason; a file that gives nothing is an UnreadableError.
+
+Layouts (columns beyond these are ignored)::
+
+    gemm               dtype, m, n, k
+    linear layers      layer, train_pass, dtype, m, n, k
+    attention          train_pass, dtype, kernel, batch, seq_q, seq_kv, heads, kv_heads, ...
+    unfused attention  op, train_pass, dtype, batch_heads, seq_q, seq_kv, head_dim
+    memory-bound       op, impl, train_pass, dtype, rows, cols, bytes_moved
+    vocabulary         op, impl, train_pass, dtype, tokens, hidden, vocab_rows
+    fused kernels      op, impl, train_pass, x_name, x_value, config_json, time_us_p50
+    optimizer          optimizer, dtype, params_estimated, layers
+    stream peaks       accelerator, kernel, throughput_GBps
+    collectives        collective, n_ranks, n_nodes, dtype, message_bytes, fabric, series
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seer.calibration.measurements import Measurements
+from seer.errors import UnreadableError
+from seer.readers import measurement_layouts as layouts
+from seer.readers.files import PathLike, decode, read_bytes
+
+LIMIT_BYTES = 256 * 2**20
+"""The largest measurement file that is read: some four million rows."""
+
+
+@dataclass(frozen=True)
+class SkippedRow:
+    """A row that could not be used, and why."""
+
+    file: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}: {self.reason}"
+
+
+def read_measurements(
+    paths: PathLike | Iterable[PathLike],
+) -> tuple[list[Measurements], list[SkippedRow]]:
+    """Read measurement files; a folder stands for its `.csv` and `.csv.gz` files.
+
+    Returns
+    -------
+    tables : list of Measurements
+        One per file and kind of operator in it.
+    skipped : list of SkippedRow
+
+    Raises
+    ------
+    UnreadableError
+        A file is missing, too large, truncated, of an unknown layout, or holds no usable row.
+    """
+    tables: list[Measurements] = []
+    skipped: list[SkippedRow] = []
+    for path in _files([paths] if isinstance(paths, str | os.PathLike) else paths):
+        found, lost = _read(path)
+        tables += found
+        skipped += lost
+    return tables, skipped
+
+
+def _files(paths: Iterable[PathLike]) -> list[str]:
+    files: list[str] = []
+    for path in paths:
+        name = os.fspath(path)
+        if not os.path.isdir(name):
+            files.append(name)
+            continue
+        inside = sorted(n for n in os.listdir(name) if n.endswith((".csv", ".csv.gz")))
+        if not inside:
+            raise UnreadableError("the folder holds no .csv files", where=name)
+        files += [os.path.join(name, n) for n in inside]
+    return files
+
+
+def _read(path: str) -> tuple[list[Measurements], list[SkippedRow]]:
+    text = decode(read_bytes(path, LIMIT_BYTES), path)
+    header, rows, lines, skipped = _rows(text, path)
+    layout = layouts.recognise(header, path)
+    cells = {name: np.array(column, object) for name, column in zip(header, rows, strict=True)}
+    numbers, bad = _numbers(cells, layout.numbers, layout.optional)
+    usable = np.array([not reason for reason in bad], bool)
+    kept = {name: values[usable] for name, values in {**cells, **numbers}.items()}
+    tables: list[Measurements] = []
+    claimed = np.zeros(int(usable.sum()), bool)
+    for part in layout.parts(kept):
+        claimed[part.rows] = True
+        tables.append(
+            Measurements(
+                kind=part.kind,
+                columns=part.columns,
+                time_s=part.time_s,
+                spread=part.spread,
+                source=kept["source"][part.rows] if "source" in kept else _unknown(part.time_s),
+                file=path,
+                line=lines[usable][part.rows],
+            )
+        )
+    skipped += [
+        SkippedRow(path, int(line), reason)
+        for line, reason in zip(lines, bad, strict=True)
+        if reason
+    ]
+    skipped += [SkippedRow(path, int(line), layout.unclaimed) for line in lines[usable][~claimed]]
+    tables = [table for table in tables if len(table)]
+    if not tables:
+        first = min(skipped, key=lambda row: row.line) if skipped else None
+        raise UnreadableError(
+            "the file holds no usable row",
+            where=f"{path}, line {first.line}" if first else f"{path}, line 2",
+            why=first.reason if first else "there are no rows under the header",
+        )
+    return tables, sorted(skipped, key=lambda row: row.line)
+
+
+def _unknown(time_s: NDArray[np.float64]) -> NDArray[np.object_]:
+    return np.full(len(time_s), "unknown", object)
+
+
+def _rows(
+    text: str, path: str
+) -> tuple[list[str], list[tuple[str, ...]], NDArray[np.int64], list[SkippedRow]]:
+    """Header, columns of text, line numbers, and the rows of a wrong width."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        header = [name.strip() for name in next(reader)]
+        for row in reader:
+            if row:
+                rows.append(row)
+                lines.append(reader.line_num)
+    except csv.Error as fault:
+        place = f"{path}, line {reader.line_num}"
+        raise UnreadableError("this is not CSV", where=place, why=str(fault)) from None
+    if not rows:
+        raise UnreadableError("there are no rows under the header", where=f"{path}, line 1")
+    if len(rows[-1]) < len(header) and not text.endswith("\n"):
+        why = f"the last row has {len(rows[-1])} of {len(header)} columns"
+        raise UnreadableError("the file is truncated", where=f"{path}, line {lines[-1]}", why=why)
+    width = len(header)
+    skipped = [
+        SkippedRow(path, line, f"the row has {len(row)} columns, the header {width}")
+        for row, line in zip(rows, lines, strict=True)
+        if len(row) != width
+    ]
+    right = [i for i, row in enumerate(rows) if len(row) == width]
+    columns = list(zip(*(rows[i] for i in right), strict=True)) or [()] * width
+    return header, columns, np.array([lines[i] for i in right], np.int64), skipped
+
+
+def _numbers(
+    cells: dict[str, NDArray[np.object_]], names: Sequence[str], optional: Sequence[str]
+) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
+    """Numeric columns, and for each row the reason why it cannot be used ("" = it can)."""
+    count = len(next(iter(cells.values())))
+    bad = [""] * count
+    found: dict[str, NDArray[np.float64]] = {}
+    for name in (*names, *(n for n in optional if n in cells)):
+        values, unread = _floats(cells[name])
+        if name in optional:
+            found[name] = values
+            continue
+        wrong = unread | ~np.isfinite(values) | (values <= 0)
+        for i in np.flatnonzero(wrong):
+            bad[i] = bad[i] or f"{name} is '{cells[name][i]}', not a positive number"
+        found[name] = values
+    for name, column in cells.items():
+        if name in found:
+            continue
+        for i in np.flatnonzero(column == "cpu_time"):
+            bad[i] = bad[i] or f"{name} is 'cpu_time': a time of the host, not of the device"
+    return found, bad
+
+
+def _floats(column: NDArray[np.object_]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Numbers of a text column; NaN and a mark where the text is none."""
+    try:
+        return column.astype(np.float64), np.zeros(len(column), bool)
+    except ValueError:
+        values = np.full(len(column), np.nan)
+        unread = np.zeros(len(column), bool)
+        for i, cell in enumerate(column):
+            try:
+                values[i] = float(cell)
+            except ValueError:
+                unread[i] = True
+        return values, unread
+
+
+def read_licences(paths: Iterable[PathLike]) -> dict[str, str]:
+    """Licence by prefix of `source`, from the nearest `sources.csv` above each file."""
+    found: dict[str, str] = {}
+    for folder in dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in paths):
+        for place in (folder, os.path.dirname(folder)):
+            path = os.path.join(place, "sources.csv")
+            if os.path.isfile(path):
+                text = decode(read_bytes(path, LIMIT_BYTES), path)
+                for row in csv.DictReader(io.StringIO(text, newline="")):
+                    found[row.get("source_prefix") or ""] = row.get("licence") or "not stated"
+                break
+    found.pop("", None)
+    return found

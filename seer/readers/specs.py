@@ -1,0 +1,167 @@
+"""Models, clusters and frameworks: a shipped name, a path or an inline mapping to a noun."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from pydantic import Field, create_model
+
+from seer.cluster import Cluster, Device, Tier
+from seer.errors import UsageError
+from seer.readers import shipped
+from seer.readers.files import read_structured
+from seer.readers.huggingface import is_huggingface, model_from_huggingface
+from seer.readers.schema import (
+    Bytes,
+    BytesPerSecond,
+    Count,
+    FlopPerSecond,
+    Seconds,
+    Spec,
+    validate,
+)
+from seer.spec import FrameworkSpec, ModelSpec
+
+Source = str | os.PathLike[str] | Mapping[str, Any]
+Recompute = Literal["none", "selective", "full"]
+
+
+class _Model(Spec):
+    name: str = ""
+    layers: Annotated[int, Field(ge=1, le=100_000)]
+    hidden: Count
+    heads: Count
+    kv_heads: Count | None = None
+    head_dim: Count | None = None
+    ffn_hidden: Count
+    vocab: Count
+    activation: Literal["gelu", "relu", "squared_relu", "swiglu", "geglu"] = "gelu"
+    norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
+    position: Literal["rope", "learned"] = "learned"
+    tied_embeddings: bool = True
+    max_positions: Annotated[int, Field(ge=0)] = 0
+    source: str = ""
+
+
+class _Device(Spec):
+    name: str
+    memory_bytes: Bytes
+    hbm_bytes_per_s: BytesPerSecond
+    peak_flop_per_s: dict[Literal["fp32", "fp16", "bf16", "fp8"], FlopPerSecond]
+    source: str = ""
+
+
+class _Tier(Spec):
+    name: str
+    size: Annotated[int, Field(ge=0)] = 0
+    bandwidth_bytes_per_s: BytesPerSecond
+    latency_s: Seconds
+    oversubscription: Annotated[float, Field(ge=1.0)] = 1.0
+    fabric: str = ""
+
+
+class _Cluster(Spec):
+    name: str = ""
+    device: _Device
+    devices_per_node: Count
+    tiers: Annotated[list[_Tier], Field(min_length=1)]
+    calibration: str
+    source: str = ""
+    notes: Annotated[list[str], Field(default_factory=list)]
+
+
+_FRAMEWORK_CHOICES: dict[str, Any] = {
+    "p2p": Literal["blocking", "overlap"],
+    "tp_overlap": Literal["none", "dgrad", "pipelined"],
+    "recompute": Recompute,
+    "bucket_parameters": Annotated[int, Field(ge=0)],
+    "optimizer_traffic_bytes": Annotated[float, Field(ge=0)],
+    "step_overhead_s": Seconds,
+}
+"""Fields of FrameworkSpec that take less than their type says."""
+
+
+def _framework_schema() -> type[Spec]:
+    """The schema of a framework preset, made from the noun so that the two cannot drift apart."""
+    hints = get_type_hints(FrameworkSpec)
+    schema: dict[str, Any] = {}
+    for field in fields(FrameworkSpec):
+        default = {} if field.default_factory is not MISSING else field.default
+        kind = _FRAMEWORK_CHOICES.get(field.name, hints[field.name])
+        required = default is MISSING and field.name != "name"
+        schema[field.name] = (kind, ... if required else "" if default is MISSING else default)
+    return create_model("Framework", __base__=Spec, **schema)
+
+
+_Framework = _framework_schema()
+
+
+def load(kind: str, source: Any, where: str = "") -> tuple[dict[str, Any], str]:
+    """The mapping behind a name, a path or a mapping, and the place to name in errors.
+
+    `kind` is the plural ("models", "clusters", "frameworks", "jobs"). A mapping without `name`
+    is named after its file.
+    """
+    if isinstance(source, Mapping):
+        return dict(source), where or kind.removesuffix("s")
+    if not isinstance(source, (str, os.PathLike)):
+        what = f"a name, a path or a mapping is expected, not {source!r}"
+        raise UsageError(what, where=where)
+    noun = kind.removesuffix("s")
+    path = shipped.resolve(kind, source, where)
+    place = f"{noun} {source}" if path.parent == shipped.folder(kind) else str(path)
+    value = read_structured(path)
+    if not isinstance(value, dict):
+        raise UsageError(f"a {noun} spec is a mapping of keys", where=place)
+    if not is_huggingface(value):
+        value.setdefault("name", Path(path.name.removesuffix(".gz")).stem)
+    return value, place
+
+
+def read_model(source: Source, where: str = "") -> ModelSpec:
+    """A model from a shipped name, a spec file, a Hugging Face `config.json`, or a mapping."""
+    mapping, place = load("models", source, where)
+    if is_huggingface(mapping):
+        name = "" if isinstance(source, Mapping) else Path(place).resolve().parent.name
+        return model_from_huggingface(mapping, place, name)
+    spec = validate(_Model, mapping, place)
+    if spec.head_dim is None and spec.hidden % spec.heads:
+        what = f"hidden {spec.hidden} is not a multiple of heads {spec.heads}"
+        raise UsageError(what, where=place, hint="state head_dim")
+    kv_heads = spec.kv_heads or spec.heads
+    if spec.heads % kv_heads:
+        what = f"heads {spec.heads} is not a multiple of kv_heads {kv_heads}"
+        raise UsageError(what, where=place)
+    values = spec.model_dump()
+    values["kv_heads"] = kv_heads
+    values["head_dim"] = spec.head_dim or spec.hidden // spec.heads
+    values["name"] = spec.name or "model"
+    return ModelSpec(**values)
+
+
+def read_cluster(source: Source, where: str = "") -> Cluster:
+    """A cluster from a shipped name, a spec file or a mapping."""
+    mapping, place = load("clusters", source, where)
+    spec = validate(_Cluster, mapping, place)
+    device = spec.device.model_dump()
+    device["peak_flop_per_s"] = {str(k): v for k, v in device["peak_flop_per_s"].items()}
+    return Cluster(
+        name=spec.name or "cluster",
+        device=Device(**device),
+        devices_per_node=spec.devices_per_node,
+        tiers=tuple(Tier(**tier.model_dump()) for tier in spec.tiers),
+        calibration=spec.calibration,
+        source=spec.source,
+        notes=tuple(spec.notes),
+    )
+
+
+def read_framework(source: Source, where: str = "") -> FrameworkSpec:
+    """A framework preset from a shipped name, a spec file or a mapping."""
+    mapping, place = load("frameworks", source, where)
+    values = validate(_Framework, mapping, place).model_dump()
+    return FrameworkSpec(**{**values, "name": values["name"] or "framework"})

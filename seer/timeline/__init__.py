@@ -1,0 +1,15 @@
+"""What happened: the timeline of a play, and how to read it."""
+
+from seer.timeline.analysis import Breakdown, RankAnalysis, analyse_rank, busiest_rank
+from seer.timeline.memory import peak_memory, peak_memory_all
+from seer.timeline.timeline import Timeline
+
+__all__ = [
+    "Breakdown",
+    "RankAnalysis",
+    "Timeline",
+    "analyse_rank",
+    "busiest_rank",
+    "peak_memory",
+    "peak_memory_all",
+]

@@ -1,0 +1,85 @@
+"""The part of a timeline that one rank takes part in, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seer.graph import COMMUNICATION, COMPUTE, OperatorGraph, OperatorKind
+from seer.timeline.intervals import Intervals, covering
+from seer.timeline.timeline import Timeline
+
+# An operator of kind `fixed` is work of known length and unknown kind: it computes, so that it
+# hides communication like every other kernel.
+_COMPUTING = COMPUTE | {OperatorKind.fixed}
+
+
+def of_kinds(kind: NDArray[np.int8], kinds: frozenset[OperatorKind]) -> NDArray[np.bool_]:
+    """Which entries of `kind` are one of `kinds`."""
+    table = np.zeros(max(OperatorKind) + 1, np.bool_)
+    table[list(kinds)] = True
+    return table[kind]
+
+
+@dataclass(frozen=True)
+class RankView:
+    """The K operators in the streams of one rank, by index.
+
+    Attributes
+    ----------
+    operator : int32[K]
+    start_s, end_s : float64[K]
+    kind : int8[K]
+    work_id : int32[K]
+    """
+
+    operator: NDArray[np.int32]
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    kind: NDArray[np.int8]
+    work_id: NDArray[np.int32]
+
+    @staticmethod
+    def of(graph: OperatorGraph, timeline: Timeline, rank: int) -> RankView:
+        """Every operator that sits in a stream of `rank`, once."""
+        mine = np.repeat(graph.stream_rank == rank, np.diff(graph.stream_ptr))
+        operator = np.unique(graph.stream_operator[mine])
+        start, work_id = timeline.start_s[operator], graph.work_id[operator]
+        end = start + timeline.duration_s[operator]
+        return RankView(operator, start, end, graph.work.kind[work_id], work_id)
+
+    @property
+    def duration_s(self) -> NDArray[np.float64]:
+        """float64[K]. Seconds."""
+        return self.end_s - self.start_s
+
+    @property
+    def is_segment(self) -> NDArray[np.bool_]:
+        """bool[K]: collapsed pieces of the program."""
+        return of_kinds(self.kind, frozenset({OperatorKind.segment}))
+
+    @property
+    def is_compute(self) -> NDArray[np.bool_]:
+        """bool[K]: kernels that compute, the optimizer's apart."""
+        return of_kinds(self.kind, _COMPUTING)
+
+    @property
+    def is_optimizer(self) -> NDArray[np.bool_]:
+        """bool[K]."""
+        return of_kinds(self.kind, frozenset({OperatorKind.optimizer}))
+
+    @property
+    def is_communication(self) -> NDArray[np.bool_]:
+        """bool[K]: collectives and transfers."""
+        return of_kinds(self.kind, COMMUNICATION)
+
+    @property
+    def is_host(self) -> NDArray[np.bool_]:
+        """bool[K]."""
+        return of_kinds(self.kind, frozenset({OperatorKind.host}))
+
+    def when(self, chosen: NDArray[np.bool_]) -> Intervals:
+        """The instants at which one of the chosen operators runs."""
+        return covering(self.start_s[chosen], self.end_s[chosen])

@@ -1,0 +1,67 @@
+"""What an idle rank is waiting for, read from `waited_for`."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seer.graph import COLLECTIVES, OperatorGraph, OperatorKind
+from seer.timeline.intervals import Intervals
+from seer.timeline.rank_view import RankView, of_kinds
+from seer.timeline.timeline import Timeline
+
+
+class Wait(IntEnum):
+    """Why a rank is idle."""
+
+    other = 0
+    """Nothing that a communication explains: the host, or a dependency on another rank."""
+    collective = 1
+    """A collective has not begun: a slower member is awaited."""
+    transfer = 2
+    """A point-to-point transfer has not begun: the pipeline bubble."""
+
+
+def why_idle(
+    graph: OperatorGraph, timeline: Timeline, view: RankView, gaps: Intervals
+) -> NDArray[np.int8]:
+    """int8[K]: the `Wait` of each gap, in which the rank neither computes nor communicates.
+
+    The chain of `waited_for` is followed back from the next operator that computes (or, where
+    none is left, the next communication) to the gap. The first communication of this rank that
+    begins after the gap on that chain is what the gap waits for; without one, a transfer between
+    other ranks on the chain makes it a bubble too.
+    """
+    mine = np.zeros(len(graph), np.bool_)
+    mine[view.operator] = True
+    verdict = np.full(len(gaps), Wait.other, np.int8)
+    at = _next_operator(view, gaps.end)
+    asking = np.flatnonzero(at >= 0)
+    while asking.size:
+        operator = at[asking]
+        to_come = timeline.start_s[operator] >= gaps.end[asking]
+        asking, operator = asking[to_come], operator[to_come]
+        kind = graph.work.kind[graph.work_id[operator]]
+        transfer = kind == OperatorKind.send_recv
+        elsewhere = ~mine[operator] & (verdict[asking] != Wait.other)
+        verdict[asking[transfer & ~elsewhere]] = Wait.transfer
+        verdict[asking[of_kinds(kind, COLLECTIVES) & mine[operator]]] = Wait.collective
+        at[asking] = timeline.waited_for[operator]
+        asking = asking[at[asking] >= 0]
+    return verdict
+
+
+def _next_operator(view: RankView, at_s: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The operator the rank next computes (else communicates) at or after each time; -1: none."""
+    found = _first_from(view, view.is_compute | view.is_optimizer | view.is_segment, at_s)
+    return np.where(found >= 0, found, _first_from(view, view.is_communication, at_s))
+
+
+def _first_from(
+    view: RankView, chosen: NDArray[np.bool_], at_s: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    order = np.argsort(view.start_s[chosen], kind="stable")
+    operator = np.append(view.operator[chosen][order].astype(np.int64), -1)
+    return operator[np.searchsorted(view.start_s[chosen][order], at_s, side="left")]

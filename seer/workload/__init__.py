@@ -1,0 +1,20 @@
+"""What would run: from a job to a plan, and from a plan to an operator graph."""
+
+from seer.workload.assemble import fold, unfold, unfolded_size
+from seer.workload.memory import virtual_stage_layers
+from seer.workload.peaks import peak_bytes, stage_bytes
+from seer.workload.plan import Plan, lay_out
+from seer.workload.schedule import SCHEDULES, Order
+
+__all__ = [
+    "SCHEDULES",
+    "Order",
+    "Plan",
+    "fold",
+    "lay_out",
+    "peak_bytes",
+    "stage_bytes",
+    "unfold",
+    "unfolded_size",
+    "virtual_stage_layers",
+]

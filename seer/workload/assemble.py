@@ -1,0 +1,112 @@
+"""From a plan to an operator graph: folded (one rank per stage) or unfolded (every rank).
+
+Both come from one logical graph. The folded graph is that graph with its collapsible slots
+collapsed; the unfolded one has nothing collapsed and everything replicated.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seer.errors import InfeasibleError
+from seer.graph import OperatorGraph
+from seer.workload.logical import Copies, IntArray, Logical, replicate
+from seer.workload.memory import virtual_stage_layers
+from seer.workload.plan import Plan
+from seer.workload.segments import STREAM_NAMES
+from seer.workload.slots import Slots, lay_slots
+from seer.workload.step_operators import add_step
+from seer.workload.transfers import add_transfers
+
+
+def fold(plan: Plan) -> OperatorGraph:
+    """The folded graph: one rank per stage, segments collapsed where they may be."""
+    logical = _write_logical(plan, lay_slots(plan, collapse=True))
+    return replicate(logical, plan.work, plan.job.parallelism, tp=1, dp=1)
+
+
+def unfold(plan: Plan, max_operators: int = 20_000_000) -> OperatorGraph:
+    """Every rank and every operator.
+
+    Raises InfeasibleError, naming the size, above `max_operators`.
+    """
+    size = unfolded_size(plan)
+    if size > max_operators:
+        raise InfeasibleError(
+            f"unfolded, this job has {size:,} operators, above the limit of {max_operators:,}",
+            where="--unfold",
+            why=f"{plan.job.gpus:,} GPUs x {plan.job.micro_batches:,} micro-batches",
+            hint="leave --unfold out (the folded play gives the same times), raise "
+            "--max-operators, or unfold a smaller job",
+        )
+    parallelism = plan.job.parallelism
+    logical = _write_logical(plan, lay_slots(plan, collapse=False))
+    return replicate(logical, plan.work, parallelism, parallelism.tp, parallelism.dp)
+
+
+def unfolded_size(plan: Plan) -> int:
+    """Operators of the unfolded graph, counted without building it (within the step's end)."""
+    tp, dp = plan.job.parallelism.tp, plan.job.parallelism.dp
+    slots = lay_slots(plan, collapse=False)
+    per_segment = np.array(
+        [
+            np.count_nonzero(s.stream == 0) * tp + np.count_nonzero(s.stream == 1)
+            for s in plan.segments
+        ]
+    )
+    transfers = plan.job.micro_batches * int(
+        np.count_nonzero(plan.forward_transfer >= 0) + np.count_nonzero(plan.backward_transfer >= 0)
+    )
+    buckets = sum(len(b.work_id) for b in (*plan.step.gradients, *plan.step.parameters))
+    return int(per_segment[slots.segment].sum()) * dp + transfers * tp * dp + buckets * tp
+
+
+def _write_logical(plan: Plan, slots: Slots) -> Logical:
+    logical = Logical()
+    _add_slots(plan, slots, logical)
+    add_transfers(plan, slots, logical)
+    add_step(plan, slots, logical)
+    return logical
+
+
+def _add_slots(plan: Plan, slots: Slots, logical: Logical) -> None:
+    """Operators of all slots, segment by segment, written into place."""
+    count = slots.operators
+    work, layer, stream = (np.zeros(count, np.int64) for _ in range(3))
+    alloc, free = np.zeros(count), np.zeros(count)
+    slot_of = np.repeat(np.arange(len(slots.stage)), slots.exit - slots.enter + 1)
+    per_chunk = _first_layers(plan)
+    for number, segment in enumerate(plan.segments):
+        here = (slots.segment == number) & ~slots.collapsed
+        starts = slots.enter[here]
+        at = starts[:, None] + np.arange(len(segment))
+        work[at] = segment.work_id
+        stream[at] = segment.stream
+        first = per_chunk[slots.virtual_stage[here]][:, None]
+        layer[at] = np.where(segment.layer >= 0, segment.layer + first, -1)
+        logical.connect(
+            (starts[:, None] + segment.before).ravel(), (starts[:, None] + segment.after).ravel()
+        )
+        alloc[slots.enter[slots.segment == number]] = segment.alloc_bytes
+        free[slots.exit[slots.segment == number]] = segment.free_bytes
+    folded = slots.enter[slots.collapsed]
+    work[folded] = plan.segment_row[slots.segment[slots.collapsed]]
+    layer[folded] = -1
+    logical.add(
+        work,
+        slots.stage[slot_of],
+        np.where(stream == 1, Copies.tp_group, Copies.rank),
+        layer,
+        slots.micro_batch[slot_of],
+    )
+    logical.alloc_bytes[-1], logical.free_bytes[-1] = alloc, free
+    for stage in range(plan.job.parallelism.pp):
+        own = slots.stage[slot_of] == stage
+        for number, name in enumerate(STREAM_NAMES):
+            logical.issue(stage, name, np.flatnonzero(own & (stream == number)))
+
+
+def _first_layers(plan: Plan) -> IntArray:
+    """Number of the first layer of each virtual stage."""
+    layers = np.array(virtual_stage_layers(plan.job))
+    return np.asarray(np.cumsum(layers) - layers)

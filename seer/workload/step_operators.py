@@ -1,0 +1,82 @@
+"""The operators of the end of a step: reduction, optimizer, gathering, in the logical graph."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seer.workload.logical import Copies, IntArray, Logical
+from seer.workload.plan import Plan
+from seer.workload.slots import Slots
+
+
+def add_step(plan: Plan, slots: Slots, logical: Logical) -> None:
+    """Gradient reduction, optimizer and parameter gathering of every stage."""
+    parallelism, framework = plan.job.parallelism, plan.job.framework
+    exit_of_stage = slots.exit[slots.stage_end]
+    reduced = [_reduce_gradients(plan, slots, logical, stage) for stage in range(parallelism.pp)]
+    if plan.step.embedding >= 0:
+        pair = logical.add(np.array([plan.step.embedding]), 0, Copies.rank)
+        for stage in (0, parallelism.pp - 1):
+            logical.connect(exit_of_stage[[stage]], pair)
+            if len(reduced[stage]):
+                logical.connect(reduced[stage][-1:], pair)
+            logical.issue(stage, "embedding", pair)
+            reduced[stage] = np.append(reduced[stage], pair)
+    for stage in range(parallelism.pp):
+        optimizer = logical.add(np.array([plan.step.optimizer[stage]]), stage, Copies.rank)
+        logical.issue(stage, "compute", optimizer)
+        logical.connect(reduced[stage], np.broadcast_to(optimizer, len(reduced[stage])))
+        if not framework.param_gather_overlap:
+            for v in range(stage, len(plan.step.parameters), parallelism.pp):
+                gathers = plan.step.parameters[v].work_id
+                gather = logical.add(gathers, stage, Copies.dp_group)
+                logical.issue(stage, "dp", gather)
+                logical.connect(np.broadcast_to(optimizer, len(gather)), gather)
+        if plan.step.overhead >= 0:
+            host = logical.add(np.array([plan.step.overhead]), stage, Copies.rank)
+            logical.issue(stage, "compute", host)
+    if framework.param_gather_overlap:
+        _gather_parameters(plan, slots, logical)
+
+
+def _reduce_gradients(plan: Plan, slots: Slots, logical: Logical, stage: int) -> IntArray:
+    """Add the gradient collectives of a stage; returns them in issue order."""
+    parallelism = plan.job.parallelism
+    added: list[IntArray] = []
+    ready: list[IntArray] = []
+    table = slots.find()
+    stage_exit = slots.exit[slots.stage_end[stage]]
+    for v in range(stage, parallelism.pp * parallelism.vpp, parallelism.pp):
+        buckets = plan.step.gradients[v]
+        added.append(logical.add(buckets.work_id, stage, Copies.dp_group))
+        if plan.job.framework.dp_overlap and len(buckets.work_id):
+            last = table[1, v].max()  # slots are numbered in program order
+            layer_last = plan.segments[slots.segment[last]].layer_last
+            complete = layer_last[buckets.layer] if len(layer_last) else 0
+            ready.append(slots.enter[last] + complete)
+        else:
+            ready.append(np.full(len(buckets.work_id), stage_exit))
+    collectives, after = np.concatenate(added), np.concatenate(ready)
+    order = np.argsort(after, kind="stable")
+    logical.connect(after, collectives)
+    logical.issue(stage, "dp", collectives[order])
+    return np.asarray(collectives[order])
+
+
+def _gather_parameters(plan: Plan, slots: Slots, logical: Logical) -> None:
+    """All-gathers of the updated parameters beside the first forward of every chunk."""
+    parallelism = plan.job.parallelism
+    table = slots.find()
+    issues = []
+    for stage in range(parallelism.pp):
+        for v in range(stage, parallelism.pp * parallelism.vpp, parallelism.pp):
+            buckets = plan.step.parameters[v]
+            if not len(buckets.work_id):
+                continue
+            gather = logical.add(buckets.work_id, stage, Copies.dp_group)
+            first = table[0, v].min()
+            layer_first = plan.segments[slots.segment[first]].layer_first
+            needed = layer_first[buckets.layer] if len(layer_first) else len(gather) * [0]
+            logical.connect(gather, slots.enter[first] + np.asarray(needed))
+            issues.append((np.full(len(gather), logical.stream(stage, "dp")), gather))
+    logical.issues[:0] = issues  # the stream's first operators, before the gradients

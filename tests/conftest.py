@@ -1,0 +1,18 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of measurements beside the checkout; tests that want it skip without it."""
+    folder = ROOT.parent / "shared"
+    if not (folder / "data").is_dir():
+        pytest.skip("the measurement folder ../shared is not beside this checkout")
+    return folder
