@@ -16,7 +16,7 @@ from seer.graph.template import LayerTemplate
 from seer.play import play
 from seer.readers import read_calibration, read_layer_template
 from seer.spec import Job, ParallelismSpec
-from seer.timeline import RankAnalysis, Timeline, analyse_rank, busiest_rank
+from seer.timeline import Breakdown, RankAnalysis, Timeline, analyse_rank, busiest_rank
 from seer.workload import Plan, fold, lay_out, peak_bytes, stage_bytes, unfold
 
 NORMAL_90 = 1.6449
@@ -53,9 +53,10 @@ class Forecast:
     iteration_time_s : float
     interval_s : (low, high) or None
         Central 90 %; None while the calibration carries no spreads.
-    breakdown : mapping
-        compute_s, exposed_communication_s, bubble_s, optimizer_s, host_s, other_s of the rank that
-        ends last; they add up to the iteration time.
+    rank : int
+        The rank that ends last: the one that is read below.
+    breakdown : Breakdown
+        Six parts of that rank's iteration; they add up to the iteration time.
     communication : mapping of group to (total_s, exposed_s)
     peak_bytes : float64[pp]
         Peak memory of a rank of each stage.
@@ -74,7 +75,7 @@ class Forecast:
     rank: int
     iteration_time_s: float
     interval_s: tuple[float, float] | None
-    breakdown: Mapping[str, float]
+    breakdown: Breakdown
     communication: Mapping[str, tuple[float, float]]
     peak_bytes: NDArray[np.float64]
     memory_parts: Mapping[str, float]
@@ -197,7 +198,7 @@ def _read_off(
     interval = _interval(plan, pricing, played, rank, time_s)
     peak = peak_bytes(plan)
     heaviest = int(np.argmax(peak))
-    busy = analysis.busy_by_origin_s
+    busy = analysis.busy_by_origin
     coverage = {o.name: float(busy[o]) / max(float(busy.sum()), 1e-300) for o in Origin}
     return Forecast(
         job=job,
@@ -310,6 +311,4 @@ def _candidates(job: Job) -> list[tuple[int, int]]:
         and model.ffn_hidden % 2**e == 0
     ]
     depths = [p for p in range(1, model.layers + 1) if model.layers % p == 0 and p <= job.gpus]
-    return sorted(
-        ((tp, pp) for tp in widths for pp in depths), key=lambda c: (c[0] * c[1], c[1])
-    )
+    return sorted(((tp, pp) for tp in widths for pp in depths), key=lambda c: (c[0] * c[1], c[1]))

@@ -133,10 +133,13 @@ class FrameworkSpec:
     step_overhead_s : float
         Fixed time per step on the host (0 when nothing is known).
     source : str
+    software : tuple of str
+        How published runs name this stack (the text, or its beginning).
     """
 
     name: str
     source: str
+    software: tuple[str, ...] = ()
     parameters: Mapping[str, float] = field(default_factory=dict)
     variants: Mapping[str, str] = field(default_factory=dict)
     recompute: str = "none"

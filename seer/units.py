@@ -15,7 +15,8 @@ from seer.errors import UsageError
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?)\s*(.*?)\s*")
 # Factors are exact, so that "1.9 us" is the float nearest to 1.9e-6.
-_SI = {p: Decimal(10) ** e for p, e in zip(("", *"kKMGTPE"), (0, 3, 3, 6, 9, 12, 15, 18))}
+_SI_POWERS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_SI = {prefix: Decimal(10) ** power for prefix, power in _SI_POWERS.items()}
 _BINARY = {f"{p}i": Decimal(1024) ** (i + 1) for i, p in enumerate("KMGTP")}
 _SECONDS = {
     "ns": Decimal("1e-9"),

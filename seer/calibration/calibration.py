@@ -14,9 +14,7 @@ from seer.calibration.polynomial import PolynomialCurve
 
 SCHEMA = "seer.calibration/1"
 
-Curve = (
-    GemmCurve | AttentionCurve | BackwardRatio | MemoryCurve | CollectiveCurve | PolynomialCurve
-)
+Curve = GemmCurve | AttentionCurve | BackwardRatio | MemoryCurve | CollectiveCurve | PolynomialCurve
 
 FAMILIES: Mapping[str, Any] = {
     "gemm": GemmCurve,

@@ -11,6 +11,7 @@ Sizes and bus factors are those of nccl-tests (doc/PERFORMANCE.md in that reposi
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -229,40 +230,46 @@ class CollectiveCurve:
         from `n_ranks`, so a row that disagrees is marked as extrapolated. `bound_s` is the shortest
         time that the links allow; no answer is below it.
         """
-        size, ranks, nodes, bound = np.broadcast_arrays(
-            np.asarray(message_bytes, dtype=np.float64), n_ranks, n_nodes, bound_s
-        )
+        size = np.asarray(message_bytes, dtype=np.float64)
+        if np.ndim(n_ranks) == np.ndim(n_nodes) == 0:  # the common case, several times as fast
+            flat = self._at(size.ravel(), int(n_ranks), int(n_nodes))  # type: ignore[arg-type]
+            time, origin, spread = (column.reshape(size.shape) for column in flat)
+            return Estimate(np.maximum(time, bound_s), origin, spread)
+        size, ranks, nodes, bound = np.broadcast_arrays(size, n_ranks, n_nodes, bound_s)
         time, spread = np.empty(size.shape), np.empty(size.shape)
         origin = np.empty(size.shape, dtype=np.int8)
-        for n in np.unique(ranks):
-            rows = ranks == n
-            time[rows], origin[rows], spread[rows] = self._at(size[rows], int(n))
-        if self.ranks_per_node != IN_NODE:
-            uneven = nodes * self.ranks_per_node != ranks
-            origin[uneven] = np.maximum(origin[uneven], Origin.extrapolated)
+        for n, m in np.unique(np.stack([ranks.ravel(), nodes.ravel()]), axis=1).T:
+            rows = (ranks == n) & (nodes == m)
+            time[rows], origin[rows], spread[rows] = self._at(size[rows], int(n), int(m))
         return Estimate(np.maximum(time, bound), origin, spread)
 
-    def _at(self, size: Floats, n_ranks: int) -> tuple[Floats, NDArray[np.int8], Floats]:
-        """Time, origin and spread at one number of ranks."""
-        known = np.array([scale.n_ranks for scale in self.scales])
-        right = int(np.clip(np.searchsorted(known, n_ranks), 0, len(known) - 1))
+    @cached_property
+    def _ranks(self) -> list[int]:
+        return [scale.n_ranks for scale in self.scales]
+
+    def _at(
+        self, size: Floats, n_ranks: int, n_nodes: int
+    ) -> tuple[Floats, NDArray[np.int8], Floats]:
+        """Time, origin and spread among one group of ranks."""
+        known = self._ranks
+        right = min(bisect_left(known, n_ranks), len(known) - 1)
         left = right if known[right] <= n_ranks or right == 0 else right - 1
-        pair = [self._normalised(left, size)]
-        weight = 0.0
+        log_time = self._normalised(left, size)
         if left != right:
-            pair.append(self._normalised(right, size))
-            weight = float(np.log(n_ranks / known[left]) / np.log(known[right] / known[left]))
-        log_time = (1.0 - weight) * pair[0] + weight * pair[-1]
+            weight = np.log(n_ranks / known[left]) / np.log(known[right] / known[left])
+            log_time = (1.0 - weight) * log_time + weight * self._normalised(right, size)
         time = np.exp(log_time) * bus_factor(self.collective, n_ranks)
-        scales = (self.scales[left], self.scales[right])
-        origin, spread = self._quality(size, n_ranks, scales)
+        origin, spread = self._quality(size, n_ranks, (self.scales[left], self.scales[right]))
+        if self.ranks_per_node not in (IN_NODE, n_ranks / n_nodes):
+            origin[:] = Origin.extrapolated
         return time, origin, spread
 
     def _normalised(self, i: int, size: Floats) -> Floats:
         """log(time / bus factor) of scale `i`.
 
-        Below its smallest size a scale takes the shape of the nearest scale that was measured
-        there, scaled to agree at the edge: a line from a gigabyte says nothing of a kilobyte.
+        Below its smallest size a scale takes its line, or the shape of the nearest scale that was
+        measured there (scaled to agree at the edge) where that is less: protocols for small
+        messages make a line from a gigabyte an upper estimate for a kilobyte.
         """
         scale = self.scales[i]
         time = scale.time_at(size)
@@ -271,8 +278,8 @@ class CollectiveCurve:
         lenders = [s for s in self.scales if s.message_bytes[0] < 0.5 * edge[0]]
         if lenders and below.any():
             lender = min(lenders, key=lambda s: abs(np.log(s.n_ranks / scale.n_ranks)))
-            ratio = scale.time_s[0] / lender.time_at(edge)
-            time[below] = lender.time_at(size[below]) * ratio
+            shape = lender.time_at(size[below]) * scale.time_s[0] / lender.time_at(edge)
+            time[below] = np.minimum(time[below], shape)
         result: Floats = np.log(time / bus_factor(self.collective, scale.n_ranks))
         return result
 

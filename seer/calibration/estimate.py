@@ -102,7 +102,9 @@ class Spread:
     slope: float
     outside: float = 0.1
 
-    def at(self, distance: NDArray[np.float64], outside: NDArray[np.float64]) -> NDArray[np.float64]:
+    def at(
+        self, distance: NDArray[np.float64], outside: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """Spread at these distances."""
         grown = self.near + self.slope * distance + self.outside * outside
         return np.where(distance <= _ON_A_POINT, self.repeat, np.maximum(grown, self.repeat))

@@ -218,8 +218,7 @@ class Lines:
     def to_json(self) -> dict[str, Any]:
         """Plain data; residuals as whole ten-thousandths, null where not measured."""
         rows = [
-            [None if np.isnan(v) else round(float(v) / _UNIT) for v in line]
-            for line in self.values
+            [None if np.isnan(v) else round(float(v) / _UNIT) for v in line] for line in self.values
         ]
         return {
             "scale": list(self.scale),

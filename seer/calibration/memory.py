@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ Floats = NDArray[np.float64]
 class MemoryCurve:
     """Time against ideal traffic, monotone: more bytes never take less time.
 
-    Between knots the time is interpolated linearly in log-log. Below the first knot it stays at
-    the first time (the launch floor); above the last it grows in proportion to the bytes, at the
-    throughput of the last knot.
+    Between knots the time is interpolated linearly in log-log. Below the first and above the last
+    knot it is proportional to the bytes, at the throughput of that knot, but never below the launch
+    floor. Where the length of a row matters, a factor over it multiplies the time.
 
     Attributes
     ----------
@@ -36,6 +36,10 @@ class MemoryCurve:
         states; 0 = use the stated traffic.
     knot_bytes, knot_time_s : float64[K]
         Ascending.
+    floor_s : float
+        The least time of one call: launch and tail.
+    column_knots, column_log_factor : float64[C]
+        Row length -> logarithm of a factor on the time; empty where it does not matter.
     """
 
     info: CurveInfo
@@ -46,6 +50,9 @@ class MemoryCurve:
     knot_bytes: Floats
     knot_time_s: Floats
     spread: Spread
+    floor_s: float = 0.0
+    column_knots: Floats = field(default_factory=lambda: np.zeros(0))
+    column_log_factor: Floats = field(default_factory=lambda: np.zeros(0))
 
     @property
     def kind(self) -> str:
@@ -59,19 +66,26 @@ class MemoryCurve:
         own = rows * columns * self.bytes_per_element * element_bytes / 2.0
         return np.where(own > 0, own, stated_bytes)
 
-    def evaluate(self, traffic_bytes: Floats) -> Estimate:
-        """Durations for n amounts of ideal traffic."""
-        size = np.maximum(traffic_bytes, 1.0)
+    def evaluate(self, traffic_bytes: Floats, columns: Floats | None = None) -> Estimate:
+        """Durations for n amounts of ideal traffic, in rows of `columns` elements if known."""
+        log_size = np.log(np.maximum(traffic_bytes, 1.0))
         log_knots = np.log(self.knot_bytes)
-        log_time = np.interp(np.log(size), log_knots, np.log(self.knot_time_s))
-        beyond = np.clip(np.log(size) - log_knots[-1], 0, None)
-        below = np.clip(log_knots[0] - np.log(size), 0, None)
+        beyond = np.clip(log_size - log_knots[-1], 0, None)
+        below = np.clip(log_knots[0] - log_size, 0, None)
+        log_time = np.interp(log_size, log_knots, np.log(self.knot_time_s)) + beyond - below
         outside = beyond + below
-        distance = np.abs(np.log(size)[:, None] - log_knots[None, :]).min(axis=1)
+        if columns is not None and len(self.column_knots):
+            log_columns = np.log(np.maximum(columns, 1.0))
+            knots = np.log(self.column_knots)
+            shift = np.interp(log_columns, knots, self.column_log_factor)
+            log_time += np.where(columns > 0, shift, 0.0)
+            outside = outside + np.where(
+                columns > 0, np.abs(log_columns - np.clip(log_columns, knots[0], knots[-1])), 0.0
+            )
         # A knot is an average over shapes, so nothing here is an exact measured point.
-        distance = np.maximum(distance, 1e-3)
+        distance = np.full(len(log_size), 1e-3)
         return Estimate(
-            np.exp(log_time + beyond),
+            np.maximum(np.exp(log_time), self.floor_s),
             origin_of(distance, outside),
             self.spread.at(distance, outside),
         )
@@ -97,9 +111,12 @@ class MemoryCurve:
             "train_pass": self.train_pass,
             "info": self.info.to_json(),
             "bytes_per_element": self.bytes_per_element,
+            "floor_s": self.floor_s,
             "spread": asdict(self.spread),
             "knot_bytes": [round(float(v)) for v in self.knot_bytes],
             "knot_time_ns": [round(float(v) * 1e9, 1) for v in self.knot_time_s],
+            "column_knots": [round(float(v)) for v in self.column_knots],
+            "column_log_factor": [round(float(v), 4) for v in self.column_log_factor],
         }
 
     @staticmethod
@@ -114,4 +131,7 @@ class MemoryCurve:
             knot_bytes=np.array(data["knot_bytes"], np.float64),
             knot_time_s=np.array(data["knot_time_ns"], np.float64) * 1e-9,
             spread=Spread(**data["spread"]),
+            floor_s=data["floor_s"],
+            column_knots=np.array(data["column_knots"], np.float64),
+            column_log_factor=np.array(data["column_log_factor"], np.float64),
         )

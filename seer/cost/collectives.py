@@ -8,13 +8,17 @@ delivers if that is less), and the nearest measured fabric says how long a messa
 time takes there at as many nodes. That is bandwidth times an efficiency which depends on time
 scales, not on bytes, so a slow network reaches its bandwidth with smaller messages than a fast one.
 
-All-gather and reduce-scatter between nodes that nobody measured take half the all-reduce of the
-same buffer. Beyond the measured nodes each doubling adds the latency of a tree's two hops.
+All-gather and reduce-scatter between nodes that were not measured on the fabric itself take half
+the all-reduce of the same buffer (all-gathers over RDMA with one GPU per node show two modes, 75
+and 92 % of the wire; the all-reduces beside them one). Other collectives that nobody measured take
+half the all-reduce that moves as many bytes per link. Beyond the measured nodes each doubling adds
+the latency of a tree's two hops.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +32,6 @@ from seer.graph.kinds import COMMUNICATION, OperatorKind, Origin
 from seer.graph.work import WorkTable
 
 Floats = NDArray[np.float64]
-Candidate = tuple[int, CollectiveCurve]
 
 COLLECTIVE_OF = {kind: kind.name for kind in COMMUNICATION} | {
     OperatorKind.dispatch: "all_to_all",
@@ -74,7 +77,18 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Priced:
+class Lender:
+    """A curve that lends `part` of its time: 1.0, or 0.5 of an all-reduce for something else.
+
+    Half an all-reduce moves as many bytes over each link as any other collective does.
+    """
+
+    index: int
+    curve: CollectiveCurve
+    part: float = 1.0
+
+
+class Priced(NamedTuple):
     """An estimate, the curve behind it (-1 none) and what to say about it ("" nothing)."""
 
     estimate: Estimate
@@ -98,12 +112,8 @@ def price_communication(
     Returns
     -------
     Estimate of length n, index into `calibration.curves` of the curve used (int32[n], -1 none), and
-    notes about rows that were derived or assumed.
-
-    Raises
-    ------
-    UsageError
-        A row is no communication, or its group has fewer than two ranks.
+    notes about rows that were derived or assumed. Raises UsageError for a row that is no
+    communication, or whose group cannot exist (fewer than two ranks).
     """
     time, spread = np.empty(len(rows)), np.empty(len(rows))
     origin = np.empty(len(rows), dtype=np.int8)
@@ -127,14 +137,13 @@ def bound_s(group: Group, cluster: Cluster) -> Floats:
     between N nodes (N-1)/N of it over the NICs of the group (all-to-all: the share that leaves the
     node, over the GPU's own). All-reduce may be reduced in the switches, so it counts once.
     """
-    n, size = group.n_ranks, group.message_bytes
+    inside = group.n_nodes == 1
+    parts = group.n_ranks if inside else group.n_nodes
     whole = group.collective in ("broadcast", "send_recv")
-    if group.n_nodes == 1:
-        share = 1.0 if whole else (n - 1.0) / n
-        return size * share / cluster.nvlink.bandwidth_bytes_per_s
-    nodes = group.n_nodes
-    share = 1.0 if whole else (nodes - 1.0) / nodes
-    return size * share / group.network_bytes_per_s + cluster.network.latency_s
+    crossing = group.message_bytes * (1.0 if whole else (parts - 1.0) / parts)
+    if inside:
+        return crossing / cluster.nvlink.bandwidth_bytes_per_s
+    return crossing / group.network_bytes_per_s + cluster.network.latency_s
 
 
 # ---- rows to groups -------------------------------------------------------------------------
@@ -195,30 +204,30 @@ def _inside(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
     return _derived(group, calibration, cluster)
 
 
-def _exact(group: Group, calibration: Calibration, cluster: Cluster) -> Candidate | None:
+def _exact(group: Group, calibration: Calibration, cluster: Cluster) -> Lender | None:
     """The curve measured on this very network: label, ranks per node and bandwidth agree."""
     network = cluster.network
     for index, curve in _curves(group.collective, calibration):
         if curve.fabric != network.fabric or curve.ranks_per_node != group.ranks_per_node:
             continue
         nominal = _nominal(curve)
-        measured_here = abs(group.network_bytes_per_s / nominal - 1.0) if nominal else 0.0
-        if network.oversubscription == 1.0 and measured_here <= SAME_BANDWIDTH:
-            return index, curve
+        difference = abs(group.network_bytes_per_s / nominal - 1.0) if nominal else 0.0
+        if network.oversubscription == 1.0 and difference <= SAME_BANDWIDTH:
+            return Lender(index, curve)
     return None
 
 
-def _measured(group: Group, exact: Candidate, calibration: Calibration, cluster: Cluster) -> Priced:
-    index, curve = exact
+def _measured(group: Group, exact: Lender, calibration: Calibration, cluster: Cluster) -> Priced:
+    curve = exact.curve
     estimate = curve.evaluate(group.message_bytes, group.n_ranks, group.n_nodes)
     time = estimate.time_s
-    if curve.nominal_bytes_per_s:
-        chain = [exact, *(c for c in _nearest(group, calibration) if c[0] != index)]
+    small = group.message_bytes < curve.smallest_bytes
+    if curve.nominal_bytes_per_s and small.any():
+        chain = [exact, *(c for c in _lenders(group, calibration) if c.index != exact.index)]
         ideal = _ideal_s(group, group.network_bytes_per_s)
-        small = group.message_bytes < curve.smallest_bytes
-        time = np.where(small, _time_of(ideal, group, chain), time)
+        time = np.where(small, _time_of(ideal, group, chain).time_s, time)
     time = time + _more_hops_s(group, curve, cluster)
-    return Priced(Estimate(time, estimate.origin, estimate.spread), index)
+    return Priced(replace(estimate, time_s=time), exact.index)
 
 
 def _half_all_reduce(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
@@ -237,28 +246,20 @@ def _half_all_reduce(group: Group, calibration: Calibration, cluster: Cluster) -
 def _derived(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
     """From the nearest fabric by ideal time; see the module."""
     ideal = _ideal_s(group, _bandwidth(group, calibration, cluster))
-    chain, borrower, part = _nearest(group, calibration), group, 1.0
-    if not chain:
-        # Half an all-reduce moves as many bytes per link as any other collective does.
-        borrower, part = _as_all_reduce(group), 0.5
-        chain = _nearest(borrower, calibration)
+    chain = _lenders(group, calibration)
     if not chain:
         return _assumed(group, ideal, cluster)
-    index, curve = chain[0]
-    time = part * _time_of(ideal / part, borrower, chain) + _more_hops_s(group, curve, cluster)
-    spread = _lent(curve, ideal / part, borrower).spread
+    curve = chain[0].curve
+    lent = _time_of(ideal, group, chain)
+    time = lent.time_s + _more_hops_s(group, curve, cluster)
     note = f"{_words(group)}: by the efficiency of {curve.collective} on {curve.fabric}"
-    return Priced(_as_derived(time, spread), index, note)
+    return Priced(_as_derived(time, lent.spread), chain[0].index, note)
 
 
 def _assumed(group: Group, ideal_s: Floats, cluster: Cluster) -> Priced:
     tier = cluster.nvlink if group.n_nodes == 1 else cluster.network
-    n = len(ideal_s)
-    estimate = Estimate(
-        ideal_s + tier.latency_s,
-        np.full(n, Origin.assumed, dtype=np.int8),
-        np.full(n, ASSUMED_SPREAD),
-    )
+    origin = np.full(len(ideal_s), Origin.assumed, dtype=np.int8)
+    estimate = Estimate(ideal_s + tier.latency_s, origin, np.full(len(ideal_s), ASSUMED_SPREAD))
     return Priced(estimate, -1, f"{_words(group)}: nothing measured, latency + bytes / bandwidth")
 
 
@@ -275,7 +276,7 @@ def _words(group: Group) -> str:
 # ---- equal ideal times ----------------------------------------------------------------------
 
 
-def _curves(collective: str, calibration: Calibration) -> list[Candidate]:
+def _curves(collective: str, calibration: Calibration) -> list[tuple[int, CollectiveCurve]]:
     return [
         (index, curve)
         for index, curve in enumerate(calibration.curves)
@@ -283,40 +284,44 @@ def _curves(collective: str, calibration: Calibration) -> list[Candidate]:
     ]
 
 
-def _as_all_reduce(group: Group) -> Group:
-    """The all-reduce among the same ranks."""
+def _lenders(group: Group, calibration: Calibration) -> list[Lender]:
+    """Measured fabrics that can lend: those of the same collective, then all-reduce."""
+    inside = group.n_nodes == 1
+    sources = [(group.collective, 1.0)]
+    if group.collective != "all_reduce":
+        sources.append(("all_reduce", 0.5))
+    chain: list[Lender] = []
+    for collective, part in sources:
+        able = [
+            Lender(index, curve, part)
+            for index, curve in _curves(collective, calibration)
+            if curve.nominal_bytes_per_s and (curve.ranks_per_node == IN_NODE) == inside
+        ]
+        chain += able if inside else sorted(able, key=lambda c: _distance(group, c.curve))
+    return chain
+
+
+def _distance(group: Group, curve: CollectiveCurve) -> float:
+    """How far a measured network is: powers of two in ranks per node, bandwidth and nodes.
+
+    Ties keep the order of the calibration, the machine's own fabrics first.
+    """
     network = group.network_bytes_per_s
     if group.collective in POINT_TO_POINT:
         network *= group.ranks_per_node
-    return replace(group, collective="all_reduce", network_bytes_per_s=network)
+    nodes = min(max(group.n_nodes, curve.scales[0].n_nodes), curve.largest_nodes)
+    ratios = (
+        curve.ranks_per_node / group.ranks_per_node,
+        curve.nominal_bytes_per_s * curve.ranks_per_node / network,
+        nodes / group.n_nodes,
+    )
+    return float(np.abs(np.log2(ratios)).sum())
 
 
 def _nominal(curve: CollectiveCurve) -> float:
     """Nominal bandwidth of a measured group in the sense of `Group.network_bytes_per_s`."""
     alone = curve.ranks_per_node == IN_NODE or curve.collective in POINT_TO_POINT
     return curve.nominal_bytes_per_s * (1 if alone else curve.ranks_per_node)
-
-
-def _nearest(group: Group, calibration: Calibration) -> list[Candidate]:
-    """Measured fabrics that can lend, nearest first in log2 of ranks per node and of bandwidth.
-
-    Ties keep the order of the calibration. Inside a node the order of the calibration decides.
-    """
-
-    def distance(candidate: Candidate) -> float:
-        curve = candidate[1]
-        if group.n_nodes == 1:
-            return 0.0
-        ranks = np.log2(curve.ranks_per_node / group.ranks_per_node)
-        bandwidth = np.log2(_nominal(curve) / group.network_bytes_per_s)
-        return float(abs(ranks) + abs(bandwidth))
-
-    lenders = [
-        (index, curve)
-        for index, curve in _curves(group.collective, calibration)
-        if curve.nominal_bytes_per_s and (curve.ranks_per_node == IN_NODE) == (group.n_nodes == 1)
-    ]
-    return sorted(lenders, key=distance)
 
 
 def _bandwidth(group: Group, calibration: Calibration, cluster: Cluster) -> float:
@@ -349,34 +354,46 @@ def _ideal_s(group: Group, bytes_per_s: float) -> Floats:
     return group.message_bytes * factor / bytes_per_s
 
 
-def _there(curve: CollectiveCurve, group: Group) -> tuple[int, float]:
-    """Ranks on the lender's fabric at as many nodes; message bytes per ideal second there."""
+def _scale_there(lender: Lender, group: Group) -> tuple[int, float]:
+    """Ranks on the lender's fabric at as many nodes; its message bytes per ideal second here."""
+    curve = lender.curve
     per_node = curve.ranks_per_node
     n_ranks = group.n_ranks if per_node == IN_NODE else group.n_nodes * per_node
     factor = _bytes_factor(curve.collective, n_ranks, group.n_nodes)
-    return n_ranks, _nominal(curve) / factor
+    return n_ranks, _nominal(curve) / factor / lender.part
 
 
-def _lent(curve: CollectiveCurve, ideal_s: Floats, group: Group) -> Estimate:
-    n_ranks, bytes_per_s = _there(curve, group)
-    return curve.evaluate(ideal_s * bytes_per_s, n_ranks, group.n_nodes)
+def _lent(lender: Lender, ideal_s: Floats, group: Group) -> Estimate:
+    n_ranks, bytes_per_s = _scale_there(lender, group)
+    whole = lender.curve.evaluate(ideal_s * bytes_per_s, n_ranks, group.n_nodes)
+    return replace(whole, time_s=lender.part * whole.time_s)
 
 
-def _time_of(ideal_s: Floats, group: Group, chain: list[Candidate]) -> Floats:
-    """Seconds that messages of these ideal times take on the nearest fabric.
+def _smallest_ideal_s(lender: Lender, group: Group) -> float:
+    return lender.curve.smallest_bytes / _scale_there(lender, group)[1]
 
-    Below its smallest message the next fabric that was measured there lends its shape, scaled to
-    agree at the edge.
+
+def _time_of(ideal_s: Floats, group: Group, chain: list[Lender]) -> Estimate:
+    """What messages of these ideal times take on the nearest fabric.
+
+    Below its smallest message it takes its own line, or the shape of the next fabric that was
+    measured there (scaled to agree at the edge) where that is less, but no less than the smallest
+    message takes there.
     """
-    first, *others = (curve for _, curve in chain)
-    time = _lent(first, ideal_s, group).time_s
-    edge = np.array([first.smallest_bytes / _there(first, group)[1]])
+    first = chain[0]
+    edge = _smallest_ideal_s(first, group)
     below = ideal_s < edge
-    for other in others if below.any() else []:
-        if other.smallest_bytes / _there(other, group)[1] < 0.5 * edge[0]:
-            ratio = _lent(first, edge, group).time_s / _lent(other, edge, group).time_s
-            return np.where(below, _lent(other, ideal_s, group).time_s * ratio, time)
-    return time
+    finer = [c for c in chain[1:] if _smallest_ideal_s(c, group) < 0.5 * edge]
+    if not finer or not below.any():
+        return _lent(first, ideal_s, group)
+    # The edge, and the smallest message of the finer fabric, ride along at the end.
+    asked = np.append(ideal_s, [edge, _smallest_ideal_s(finer[0], group)])
+    own, other = _lent(first, asked, group), _lent(finer[0], asked, group)
+    at_edge = own.time_s[-2]
+    shape = other.time_s * (at_edge / other.time_s[-2])
+    small = np.maximum(np.minimum(own.time_s, shape), min(other.time_s[-1], at_edge))
+    time = np.where(below, small[:-2], own.time_s[:-2])
+    return Estimate(time, own.origin[:-2], own.spread[:-2])
 
 
 def _more_hops_s(group: Group, curve: CollectiveCurve, cluster: Cluster) -> float:

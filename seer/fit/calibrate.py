@@ -118,9 +118,7 @@ def fit_calibration(
     )
 
 
-def _of_kind(
-    measurements: Sequence[Measurements], kind: str, device: str
-) -> Measurements | None:
+def _of_kind(measurements: Sequence[Measurements], kind: str, device: str) -> Measurements | None:
     """All rows of one kind; stream peaks of other devices and windowed attention left out."""
     tables = [table for table in measurements if table.kind == kind]
     if not tables:

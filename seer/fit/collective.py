@@ -13,7 +13,7 @@ The error is cross-validated by whole series: a series is judged by the curve wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,6 +79,7 @@ def fit_collectives(
     *,
     date: str = "",
     fabrics: Mapping[str, Fabric] | None = None,
+    licence: Callable[[str], str] | None = None,
 ) -> tuple[CollectiveCurve, ...]:
     """Fit one curve per collective, fabric and ranks per node.
 
@@ -91,6 +92,7 @@ def fit_collectives(
         ISO date of the fit.
     fabrics : mapping of label to Fabric
         Nominal bandwidths, and which labels name the same hardware.
+    licence : function of a source, optional
 
     Returns
     -------
@@ -105,7 +107,7 @@ def fit_collectives(
     ]
     pooled = _spread([r for rows in residuals for r in rows], CollectiveSpread())
     return tuple(
-        replace(curve, spread=_spread(rows, pooled), info=_info(curve, group, rows, date))
+        replace(curve, spread=_spread(rows, pooled), info=_info(curve, group, rows, date, licence))
         for curve, group, rows in zip(drafts, groups.values(), residuals, strict=True)
     )
 
@@ -290,8 +292,9 @@ def _residuals(curve: CollectiveCurve, group: Sequence[Series]) -> list[Residual
     found = []
     for series in group:
         rest = [other for other in group if other is not series]
-        if not rest:
-            continue
+        fine_at_scale = any(o.n_ranks == series.n_ranks and not o.coarse for o in rest)
+        if not rest or (series.coarse and fine_at_scale):
+            continue  # a coarse clock that the fit sets aside does not judge it either
         same_scale = any(other.n_ranks == series.n_ranks for other in rest)
         without = _draft(key, rest, Fabric())
         found.append(_residual("series" if same_scale else "scale", without, series))
@@ -310,11 +313,7 @@ def _residuals(curve: CollectiveCurve, group: Sequence[Series]) -> list[Residual
 def _residual(held_out: str, curve: CollectiveCurve, series: Series) -> Residual:
     forecast = curve.evaluate(series.message_bytes, series.n_ranks, series.n_nodes)
     # A series that runs past all others is judged where the others know something.
-    known = (
-        np.full(len(series.time_s), True)
-        if held_out != "series"
-        else forecast.origin != Origin.extrapolated
-    )
+    known = (forecast.origin != Origin.extrapolated) | (held_out != "series")
     error = np.log(forecast.time_s[known] / series.time_s[known])
     return Residual(held_out, series.message_bytes[known], error)
 
@@ -344,7 +343,11 @@ def _spread(residuals: Sequence[Residual], otherwise: CollectiveSpread) -> Colle
 
 
 def _info(
-    curve: CollectiveCurve, group: Sequence[Series], residuals: Sequence[Residual], date: str
+    curve: CollectiveCurve,
+    group: Sequence[Series],
+    residuals: Sequence[Residual],
+    date: str,
+    licence: Callable[[str], str] | None,
 ) -> CurveInfo:
     sizes = np.concatenate([s.message_bytes for s in group])
     domain = {
@@ -355,9 +358,10 @@ def _info(
             float(max(s.n_nodes for s in curve.scales)),
         ),
     }
+    sources = dict.fromkeys(s.source for s in group)
     return CurveInfo(
-        source=", ".join(dict.fromkeys(s.source for s in group)),
-        licence="",
+        source=", ".join(sources),
+        licence=", ".join(dict.fromkeys(map(licence, sources))) if licence else "",
         date=date,
         form="monotone log-log",
         points=len(sizes),

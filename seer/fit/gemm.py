@@ -50,9 +50,7 @@ def fit_gemm(table: Measurements, form: str, licence: Callable[[str], str], date
     _, groups = np.unique(place, axis=0, return_inverse=True)
 
     def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
-        part = _fit(
-            blank, tuple(s[seen] for s in shape), table.time_s[seen], form, options
-        )
+        part = _fit(blank, tuple(s[seen] for s in shape), table.time_s[seen], form, options)
         query = tuple(s[hidden] for s in shape)
         time_s = part.evaluate(*query).time_s
         return np.log(time_s / table.time_s[hidden]), part.lines.at(*part.query(*query)).distance
@@ -73,7 +71,11 @@ def _with(curve: GemmCurve, **changes: object) -> GemmCurve:
 
 
 def _fit(
-    blank: GemmCurve, shape: tuple[Floats, ...], time_s: Floats, form: str, options: dict[str, float]
+    blank: GemmCurve,
+    shape: tuple[Floats, ...],
+    time_s: Floats,
+    form: str,
+    options: dict[str, float],
 ) -> GemmCurve:
     roofline = fit_roofline(shape, time_s, _ELEMENT_BYTES[blank.dtype])
     curve = _with(blank, roofline=roofline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,13 @@ from seer.fit.validation import Mask, error_summary, held_out_errors, spread_fro
 Floats = NDArray[np.float64]
 
 _KNOTS_PER_OCTAVE = 2
+
+_FLOOR_S = 3e-6
+"""Launch floor of a curve whose measurements are all slower: the smallest kernels of the A100 and
+H100 tables take 1 to 3 us inside a stream."""
+
+_COLUMN_GAIN = 0.85
+"""A row-length factor is kept when it brings the held-out error down to this share or less."""
 
 GENERIC_VARIANTS = ("residual_add", "add", "gelu", "stream_add", "stream_triad")
 """One-kernel streaming operators: what an operator that was never measured most resembles."""
@@ -27,50 +35,59 @@ def fit_memory(
     variant: str = "",
 ) -> MemoryCurve:
     """Fit one curve to measurements of one operator, implementation and pass."""
-    size = np.asarray(table["hbm_bytes"], np.float64)
-    elements = np.asarray(table["rows"], np.float64) * np.asarray(table["cols"], np.float64)
-
-    def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
-        knots = fit_knots(size[seen], table.time_s[seen])
-        curve = _curve(table, form, licence, date, variant, *knots)
-        time_s = curve.evaluate(size[hidden]).time_s
-        gap = np.abs(np.log(size[hidden])[:, None] - np.log(knots[0])[None, :]).min(axis=1)
-        return np.log(time_s / table.time_s[hidden]), gap
-
-    columns = np.asarray(table["cols"], np.float64)
-    few = len(np.unique(columns)) < 3
-    _, groups = np.unique(size if few else columns, return_inverse=True)
-    log_error, distance = held_out_errors(groups, predict)
-    error = error_summary(log_error, "whole sizes" if few else "whole row lengths")
-    curve = _curve(table, form, licence, date, variant, *fit_knots(size, table.time_s))
-    # Knots are averages: between them the scatter of the shapes does not grow with distance.
-    spread = spread_from(log_error, np.zeros(len(distance)))
+    size, columns = (np.asarray(table[c], np.float64) for c in ("hbm_bytes", "cols"))
+    elements = np.asarray(table["rows"], np.float64) * columns
     own = 0.0 if variant == "generic" else float(np.median(size / elements))
-    info = describe(table, form, licence, date, ("rows", "cols", "hbm_bytes"), error)
-    return MemoryCurve(
-        **{**curve.__dict__, "info": info, "spread": spread, "bytes_per_element": round(own, 3)}
-    )
-
-
-def _curve(
-    table: Measurements,
-    form: str,
-    licence: Callable[[str], str],
-    date: str,
-    variant: str,
-    knot_bytes: Floats,
-    knot_time_s: Floats,
-) -> MemoryCurve:
-    return MemoryCurve(
-        info=describe(table, form, licence, date, ("rows", "cols", "hbm_bytes")),
+    names = ("rows", "cols", "hbm_bytes")
+    blank = MemoryCurve(
+        info=describe(table, form, licence, date, names),
         variant=variant or str(table["variant"][0]),
         impl=variant or str(table["impl"][0]),
         train_pass=str(table["train_pass"][0]),
-        bytes_per_element=0.0,
-        knot_bytes=knot_bytes,
-        knot_time_s=knot_time_s,
+        bytes_per_element=round(own, 3),
+        knot_bytes=np.ones(1),
+        knot_time_s=np.ones(1),
         spread=spread_from(np.zeros(0), np.zeros(0)),
     )
+
+    def held_out(by_columns: bool) -> Floats:
+        def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
+            curve = _fit(blank, size[seen], columns[seen], table.time_s[seen], by_columns)
+            time_s = curve.evaluate(size[hidden], columns[hidden]).time_s
+            return np.log(time_s / table.time_s[hidden]), np.zeros(int(hidden.sum()))
+
+        return held_out_errors(groups, predict)[0]
+
+    few = len(np.unique(columns)) < 3
+    _, groups = np.unique(size if few else columns, return_inverse=True)
+    log_error, by_columns = held_out(False), False
+    if not few and variant != "generic":
+        finer = held_out(True)
+        by_columns = bool(np.abs(finer).mean() < _COLUMN_GAIN * np.abs(log_error).mean())
+        log_error = finer if by_columns else log_error
+    error = error_summary(log_error, "whole sizes" if few else "whole row lengths")
+    return replace(
+        _fit(blank, size, columns, table.time_s, by_columns),
+        info=describe(table, form, licence, date, names, error),
+        spread=spread_from(log_error, np.zeros(len(log_error))),
+    )
+
+
+def _fit(
+    blank: MemoryCurve, size: Floats, columns: Floats, time_s: Floats, by_columns: bool
+) -> MemoryCurve:
+    floor = min(float(time_s.min()), _FLOOR_S)
+    knots, times = fit_knots(size, time_s)
+    curve = replace(blank, knot_bytes=knots, knot_time_s=times, floor_s=round(floor, 9))
+    if not by_columns:
+        return curve
+    for _ in range(3):  # alternate: factor of each row length, then knots of what is left
+        shift = np.log(time_s / curve.evaluate(size).time_s)
+        widths = np.unique(columns)
+        factor = np.array([np.median(shift[columns == width]) for width in widths])
+        knots, times = fit_knots(size, time_s / np.exp(np.interp(columns, widths, factor)))
+        curve = replace(curve, knot_bytes=knots, knot_time_s=times)
+    return replace(curve, column_knots=widths, column_log_factor=factor)
 
 
 def fit_knots(size: Floats, time_s: Floats) -> tuple[Floats, Floats]:

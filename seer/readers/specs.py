@@ -81,6 +81,7 @@ _FRAMEWORK_CHOICES: dict[str, Any] = {
     "bucket_parameters": Annotated[int, Field(ge=0)],
     "optimizer_traffic_bytes": Annotated[float, Field(ge=0)],
     "step_overhead_s": Seconds,
+    "software": list[str],
 }
 """Fields of FrameworkSpec that take less than their type says."""
 
@@ -164,4 +165,5 @@ def read_framework(source: Source, where: str = "") -> FrameworkSpec:
     """A framework preset from a shipped name, a spec file or a mapping."""
     mapping, place = load("frameworks", source, where)
     values = validate(_Framework, mapping, place).model_dump()
-    return FrameworkSpec(**{**values, "name": values["name"] or "framework"})
+    name, software = values["name"] or "framework", tuple(values["software"])
+    return FrameworkSpec(**{**values, "name": name, "software": software})

@@ -111,7 +111,10 @@ class _Slices:
             map(_number_or_null, self.micro_batch.tolist()),
             strict=True,
         )
-        shape = '{"ph":"X","pid":%d,"tid":%d,"ts":%d.%03d,"dur":%d.%03d,%s,"layer":%s,"micro_batch":%s}}'
+        shape = (
+            '{"ph":"X","pid":%d,"tid":%d,"ts":%d.%03d,"dur":%d.%03d,'
+            '%s,"layer":%s,"micro_batch":%s}}'
+        )
         return [shape % row for row in rows]
 
 

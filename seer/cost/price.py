@@ -1,0 +1,89 @@
+"""Work and a calibration to durations: prices the distinct rows, each kind in its room."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seer.calibration import Calibration, PolynomialCurve
+from seer.cluster import Cluster
+from seer.cost.attention import price_attention
+from seer.cost.collectives import price_communication
+from seer.cost.matrix import price_gemms
+from seer.cost.physics import bound_s
+from seer.cost.polynomial import price_polynomial
+from seer.cost.pricing import Pricing, Sheet
+from seer.cost.traffic import price_memory
+from seer.errors import UsageError
+from seer.graph import COMMUNICATION, OperatorKind, Origin, WorkTable
+
+_MEASURED_SPREAD = 0.0
+"""A duration that was given is taken as it is."""
+
+_ROOMS = (
+    ((OperatorKind.gemm, OperatorKind.grouped_gemm), price_gemms),
+    ((OperatorKind.attention,), price_attention),
+    ((OperatorKind.memory, OperatorKind.optimizer, OperatorKind.memcpy), price_memory),
+)
+
+
+def price(work: WorkTable, calibration: Calibration, cluster: Cluster) -> Pricing:
+    """Durations of all rows of a work table.
+
+    A row with a known duration keeps it. Others are priced by the curve that fits best; what was
+    never measured by a stated physical rule, with a note. Nothing takes less time than peak FLOP/s
+    and memory bandwidth allow.
+
+    Raises
+    ------
+    UsageError
+        A row of kind host or fixed has no duration: nothing else can tell it.
+    """
+    sheet = Sheet.blank(len(work))
+    known = ~np.isnan(work.measured_s)
+    sheet.time_s[known] = work.measured_s[known]
+    sheet.origin[known] = Origin.measured
+    sheet.spread[known] = _MEASURED_SPREAD
+
+    if any(isinstance(curve, PolynomialCurve) for curve in calibration.curves):
+        price_polynomial(work, np.flatnonzero(~known), calibration, sheet)
+    for kinds, room in _ROOMS:
+        rows = np.flatnonzero(np.isnan(sheet.time_s) & np.isin(work.kind, kinds))
+        if len(rows):
+            room(work, rows, calibration, cluster, sheet)
+    _price_communication(work, calibration, cluster, sheet)
+
+    # a segment's duration is its own play: NaN until then, so that it cannot pass unplayed
+    unpriced = np.flatnonzero(np.isnan(sheet.time_s) & (work.kind != OperatorKind.segment))
+    if len(unpriced):
+        first = int(unpriced[0])
+        kind = OperatorKind(int(work.kind[first])).name
+        raise UsageError(
+            f"an operator of kind {kind} needs its own duration",
+            where=work.name[first] or f"work row {first}",
+            hint="give it measured_s",
+        )
+    _hold_bound(work, cluster, sheet, ~known)
+    return sheet.done()
+
+
+def _price_communication(
+    work: WorkTable, calibration: Calibration, cluster: Cluster, sheet: Sheet
+) -> None:
+    kinds = tuple(int(kind) for kind in COMMUNICATION)
+    rows = np.flatnonzero(np.isnan(sheet.time_s) & np.isin(work.kind, kinds))
+    if len(rows):
+        estimate, curve, notes = price_communication(work, rows, calibration, cluster)
+        sheet.fill(rows, estimate, curve)
+        for note in notes:
+            sheet.note(note)
+
+
+def _hold_bound(work: WorkTable, cluster: Cluster, sheet: Sheet, priced: np.ndarray) -> None:  # type: ignore[type-arg]
+    """Lift what is faster than the hardware allows."""
+    bound = bound_s(work, cluster)
+    below = priced & (sheet.time_s < bound)
+    if below.any():
+        sheet.time_s[below] = bound[below]
+        names = sorted({work.name[i] for i in np.flatnonzero(below).tolist()})
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        sheet.note(f"raised to what peak FLOP/s and memory bandwidth allow: {shown}")

@@ -1,0 +1,97 @@
+"""Prices of operators that only move memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seer.calibration import Calibration, MemoryCurve
+from seer.cluster import Cluster
+from seer.cost.physics import assume
+from seer.cost.pricing import Rows, Sheet
+from seer.graph import DType, OperatorKind, Origin, Pass, WorkTable
+
+GENERIC = "generic"
+
+STAND_INS = {
+    "layer_norm": ("rms_norm",),
+    "rms_norm": ("layer_norm",),
+    "residual_add": ("add",),
+    "add": ("residual_add",),
+    "bias_dropout_add": ("residual_add", "add"),
+    "dropout": ("gelu", "squared_relu"),
+    "gelu": ("squared_relu",),
+    "squared_relu": ("gelu",),
+    "geglu": ("swiglu",),
+}
+"""Operators whose kernels stream the same way: their throughput stands in, at the stated traffic."""
+
+_ELEMENT_BYTES = np.array([dtype.size_bytes or 2 for dtype in DType], np.float64)
+
+
+def price_memory(
+    work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
+) -> None:
+    """Fill the rows of kind memory, optimizer and memcpy."""
+    curves = [(i, c) for i, c in enumerate(calibration.curves) if isinstance(c, MemoryCurve)]
+    backward = np.isin(work.train_pass[rows], (Pass.backward, Pass.dgrad, Pass.wgrad))
+    names = np.array([_name(work, i) for i in rows.tolist()], object)
+    for name in sorted(set(names.tolist())):
+        for is_backward in (False, True):
+            mine = rows[(names == name) & (backward == is_backward)]
+            if len(mine):
+                _price(work, mine, name, is_backward, curves, cluster, sheet)
+
+
+def _name(work: WorkTable, i: int) -> str:
+    kind = OperatorKind(int(work.kind[i]))
+    return work.variant[i] or ("" if kind == OperatorKind.memory else kind.name)
+
+
+def _price(
+    work: WorkTable,
+    rows: Rows,
+    name: str,
+    backward: bool,
+    curves: list[tuple[int, MemoryCurve]],
+    cluster: Cluster,
+    sheet: Sheet,
+) -> None:
+    stated = work.hbm_bytes[rows]
+    train_pass = "backward" if backward else "forward"
+    own = _best(curves, name, train_pass)
+    if own is not None:
+        index, curve = own
+        shape = (work.m[rows].astype(np.float64), work.n[rows].astype(np.float64))
+        traffic = curve.traffic_bytes(*shape, _ELEMENT_BYTES[work.dtype[rows]], stated)
+        sheet.fill(rows, curve.evaluate(traffic, shape[1]), index)
+        return
+    for other in STAND_INS.get(name, ()):
+        stand_in = _best(curves, other, train_pass)
+        if stand_in is not None:
+            index, curve = stand_in
+            sheet.fill(rows, curve.evaluate(stated), index, Origin.derived)
+            sheet.note(f"{name} {train_pass} was not measured: priced at the throughput of {other}")
+            return
+    generic = _best(curves, GENERIC, "forward")
+    if generic is None:
+        assume(work, rows, cluster, sheet, "there is no curve of memory-bound operators")
+        return
+    index, curve = generic
+    sheet.fill(rows, curve.evaluate(stated), index, Origin.derived)
+    what = f"{name or 'a memory-bound operator'} {train_pass}"
+    sheet.note(f"{what} was not measured: stated traffic over the throughput of streaming kernels")
+
+
+def _best(
+    curves: list[tuple[int, MemoryCurve]], name: str, train_pass: str
+) -> tuple[int, MemoryCurve] | None:
+    """The curve of a variant, or of `variant/impl`; implementations with both passes first."""
+    variant, _, impl = name.partition("/")
+    named = [
+        (i, c) for i, c in curves if c.variant == variant and (not impl or c.impl == impl)
+    ]
+    passes: dict[str, set[str]] = {}
+    for _, curve in named:
+        passes.setdefault(curve.impl, set()).add(curve.train_pass)
+    fits = [(i, c) for i, c in named if c.train_pass == train_pass]
+    return max(fits, key=lambda pair: (len(passes[pair[1].impl]), pair[1].info.points), default=None)

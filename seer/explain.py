@@ -1,0 +1,119 @@
+"""From a number back to the curve and the measured points it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seer.calibration import CurveInfo
+from seer.errors import UsageError, nearest
+from seer.forecast import Forecast, time_by_work
+from seer.graph import OperatorKind, Origin
+
+HIDDEN_KINDS = (OperatorKind.segment, OperatorKind.fixed)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One operator of a forecast, with its price traced to its source.
+
+    Attributes
+    ----------
+    name : str
+    work : mapping
+        The row of the work table (kind, shape, flop, bytes, group).
+    time_s : float
+        Duration of one.
+    count : float
+        How often the reported rank runs it in one iteration.
+    share : float
+        Of the iteration time.
+    origin : str
+    spread : float
+        Standard deviation of log(time), NaN when unknown.
+    bound_s : float
+        The physical bound: flop over peak, bytes over nominal HBM bandwidth.
+    achieved : mapping
+        flop_per_s and hbm_bytes_per_s, or bytes_per_s of a message.
+    curve : CurveInfo or None
+    nearest_points : tuple of mappings
+        Measured points closest to this shape.
+    """
+
+    name: str
+    work: Mapping[str, Any]
+    time_s: float
+    count: float
+    share: float
+    origin: str
+    spread: float
+    bound_s: float
+    achieved: Mapping[str, float]
+    curve: CurveInfo | None
+    nearest_points: tuple[Mapping[str, Any], ...]
+
+
+def operator_names(forecast: Forecast) -> list[str]:
+    """Names that `explain` knows, those that take most time first."""
+    seconds = _seconds_by_work(forecast)
+    work = forecast.plan.work
+    order = np.argsort(-seconds, kind="stable")
+    visible = [w for w in order.tolist() if OperatorKind(work.kind[w]) not in HIDDEN_KINDS]
+    return list(dict.fromkeys(work.name[w] for w in visible))
+
+
+def explain(forecast: Forecast, operator: str, points: int = 5) -> tuple[Explanation, ...]:
+    """Explain every distinct work whose name is or contains `operator`.
+
+    Raises UsageError, with the nearest names, when none does.
+    """
+    work = forecast.plan.work
+    names = operator_names(forecast)
+    wanted = [n for n in names if n == operator] or [n for n in names if operator in n]
+    if not wanted:
+        raise UsageError(
+            f"no operator of this job is called '{operator}'",
+            where=forecast.job.name,
+            hint=nearest(operator, names),
+        )
+    seconds = _seconds_by_work(forecast)
+    rows = [w for w in range(len(work)) if work.name[w] in wanted]
+    return tuple(_explain_row(forecast, w, float(seconds[w]), points) for w in rows)
+
+
+def _seconds_by_work(forecast: Forecast) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return time_by_work(forecast.plan, forecast.played, forecast.rank)
+
+
+def _explain_row(forecast: Forecast, w: int, seconds: float, points: int) -> Explanation:
+    work, pricing = forecast.plan.work, forecast.pricing
+    row = work.row(w)
+    time_s = float(pricing.time_s[w])
+    device = forecast.job.cluster.device
+    dtype = forecast.job.training.precision
+    bound = max(
+        row["flop"] / device.peak_flop_per_s[dtype], row["hbm_bytes"] / device.hbm_bytes_per_s
+    )
+    rates = {
+        "flop_per_s": row["flop"],
+        "hbm_bytes_per_s": row["hbm_bytes"],
+        "message_bytes_per_s": row["message_bytes"],
+    }
+    curve = int(pricing.curve[w])
+    found = forecast.calibration.curves[curve] if curve >= 0 else None
+    return Explanation(
+        name=row["name"],
+        work=row,
+        time_s=time_s,
+        count=seconds / time_s if time_s else 0.0,
+        share=seconds / forecast.iteration_time_s,
+        origin=Origin(pricing.origin[w]).name,
+        spread=float(pricing.spread[w]),
+        bound_s=float(bound),
+        achieved={k: v / time_s for k, v in rates.items() if v and time_s},
+        curve=found.info if found else None,
+        nearest_points=tuple(found.nearest_points(row, points)) if found else (),
+    )

@@ -1,0 +1,82 @@
+"""A forecast as one JSON object: the contract `seer.forecast/1`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import seer
+from seer.forecast import Forecast
+from seer.spec import Job
+
+SCHEMA = "seer.forecast/1"
+
+
+def to_json(forecast: Forecast) -> dict[str, Any]:
+    """Plain data with the keys of the contract; identical input gives identical bytes.
+
+    Times in seconds, sizes in bytes; `breakdown` adds up to `iteration_time_s`, `coverage` to 1.
+    """
+    job, parallelism = forecast.job, forecast.job.parallelism
+    capacity = job.cluster.device.memory_bytes
+    return {
+        "schema": SCHEMA,
+        "job": job.name,
+        "iteration_time_s": forecast.iteration_time_s,
+        "interval_s": list(forecast.interval_s) if forecast.interval_s else None,
+        "tokens_per_s": forecast.tokens_per_s,
+        "tokens_per_s_per_gpu": forecast.tokens_per_s / job.gpus,
+        "model_flops_utilization": forecast.model_flops_utilization,
+        "gpus": job.gpus,
+        "parallelism": {
+            **asdict(parallelism),
+            "layers_per_stage": list(parallelism.layers_per_stage),
+            "micro_batches": job.micro_batches,
+        },
+        "breakdown": asdict(forecast.breakdown),
+        "communication": {
+            group: {"total_s": total, "exposed_s": exposed}
+            for group, (total, exposed) in sorted(forecast.communication.items())
+        },
+        "memory": {
+            "peak_bytes_per_rank": float(forecast.peak_bytes.max()),
+            "capacity_bytes": capacity,
+            "fits": forecast.fits,
+            "heaviest_stage": int(forecast.peak_bytes.argmax()),
+            "parts": dict(forecast.memory_parts),
+        },
+        "coverage": dict(forecast.coverage),
+        "operators": forecast.operators,
+        "provenance": {
+            "version": seer.__version__,
+            "inputs": {name: _sha256(value) for name, value in _inputs(job).items()},
+            "calibration": {
+                "name": forecast.calibration.name,
+                "device": forecast.calibration.device,
+                "date": forecast.calibration.date,
+                "burst": forecast.calibration.burst,
+            },
+            "framework": job.framework.name,
+            "rank": forecast.rank,
+        },
+        "notes": list(job.notes),
+        "warnings": list(forecast.warnings),
+    }
+
+
+def _inputs(job: Job) -> dict[str, Any]:
+    return {
+        "model": job.model,
+        "training": job.training,
+        "parallelism": job.parallelism,
+        "cluster": job.cluster,
+        "framework": job.framework,
+    }
+
+
+def _sha256(value: Any) -> str:
+    """Hash of a spec's content, whatever file it came from."""
+    plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,113 @@
+"""A forecast for a person at a terminal: at most 100 columns."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from seer.forecast import Forecast
+from seer.units import format_bytes, format_count, format_seconds
+
+BAR_WIDTH = 40
+
+PARTS = (
+    ("compute_s", "compute", "kernels of the model"),
+    ("exposed_communication_s", "exposed communication", "communication with no compute beside it"),
+    ("bubble_s", "pipeline bubble", "waiting for a pipeline message"),
+    ("optimizer_s", "optimizer", "Adam step"),
+    ("host_s", "host", "framework overhead"),
+    ("other_s", "other", "waiting for a slower member, and the rest"),
+)
+
+
+def print_forecast(forecast: Forecast, console: Console) -> None:
+    """Headline, where the time goes, communication, memory, and how much of it is measured."""
+    console.print(_headline(forecast))
+    console.print()
+    console.print(Group(_breakdown(forecast), Text(), _communication(forecast), Text()))
+    console.print(_memory(forecast))
+    console.print(_coverage(forecast))
+    for note in forecast.job.notes:
+        console.print(f"[dim]note: {note}[/dim]", highlight=False)
+
+
+def _headline(forecast: Forecast) -> Text:
+    job, parallelism = forecast.job, forecast.job.parallelism
+    text = Text()
+    text.append(f"{job.name}\n", style="bold")
+    split = [f"tp {parallelism.tp}", f"pp {parallelism.pp}", f"dp {parallelism.dp}"]
+    if parallelism.vpp > 1:
+        split.insert(2, f"vpp {parallelism.vpp}")
+    text.append(
+        f"{job.model.name} on {job.gpus:,} x {job.cluster.device.name}, {', '.join(split)}, "
+        f"{job.micro_batches} micro-batches of {job.training.micro_batch}, {job.framework.name}\n",
+        style="dim",
+    )
+    text.append("\niteration time  ")
+    text.append(format_seconds(forecast.iteration_time_s), style="bold green")
+    if forecast.interval_s:
+        low, high = forecast.interval_s
+        text.append(f"   90 % interval {format_seconds(low)} to {format_seconds(high)}")
+    text.append(
+        f"\nthroughput      {format_count(forecast.tokens_per_s)} tokens/s, "
+        f"{forecast.tokens_per_s / job.gpus:,.0f} per GPU, "
+        f"MFU {forecast.model_flops_utilization:.1%}"
+    )
+    return text
+
+
+def _breakdown(forecast: Forecast) -> Table:
+    table = Table(box=None, pad_edge=False, title="Where the time goes", title_justify="left")
+    table.add_column("part")
+    table.add_column("time", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("", width=BAR_WIDTH)
+    for key, label, _ in PARTS:
+        seconds = getattr(forecast.breakdown, key)
+        share = seconds / forecast.iteration_time_s
+        table.add_row(
+            label, format_seconds(seconds), f"{share:.1%}", "█" * round(share * BAR_WIDTH)
+        )
+    return table
+
+
+def _communication(forecast: Forecast) -> Table:
+    table = Table(box=None, pad_edge=False, title="Communication", title_justify="left")
+    table.add_column("group")
+    for column in ("in progress", "exposed", "hidden"):
+        table.add_column(column, justify="right")
+    for group, (total, exposed) in sorted(forecast.communication.items()):
+        hidden = 1 - exposed / total if total else 0.0
+        table.add_row(group, format_seconds(total), format_seconds(exposed), f"{hidden:.0%}")
+    return table
+
+
+def _memory(forecast: Forecast) -> Text:
+    capacity = forecast.job.cluster.device.memory_bytes
+    peak = float(forecast.peak_bytes.max())
+    text = Text("memory          ")
+    text.append(
+        f"{format_bytes(peak)} of {format_bytes(capacity)} on the heaviest rank",
+        style="" if forecast.fits else "bold red",
+    )
+    parts = ", ".join(
+        f"{name.removesuffix('_bytes')} {format_bytes(size)}"
+        for name, size in forecast.memory_parts.items()
+    )
+    text.append(f"\n                {parts}", style="dim")
+    return text
+
+
+def _coverage(forecast: Forecast) -> Text:
+    text = Text("durations       ")
+    shares = [
+        f"{share:.0%} {origin}" for origin, share in forecast.coverage.items() if share >= 0.005
+    ]
+    text.append(", ".join(shares) + " (share of busy time)")
+    text.append(
+        f"\ncalibration     {forecast.calibration.name}, {forecast.calibration.burst}, "
+        f"{forecast.calibration.date}"
+    )
+    text.append(f"\noperators       {forecast.operators:,} stand behind this answer")
+    return text

@@ -1,0 +1,136 @@
+"""What a plan contains, counted against published formulas."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import jobs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seer.graph import OperatorGraph, OperatorKind, Pass
+from seer.spec import Job
+from seer.workload import lay_out, unfold
+
+RECOMPUTE = st.sampled_from(["none", "selective", "full"])
+
+
+def unfolded(job: Job) -> OperatorGraph:
+    return unfold(lay_out(job, jobs.template()))
+
+
+def total_flop(graph: OperatorGraph) -> float:
+    return float(graph.work.flop[graph.work_id].sum())
+
+
+def test_a_step_with_full_recompute_has_the_flop_of_the_published_formula() -> None:
+    # Narayanan et al. (SC 2021), section 5.1: F = 96 B s l h^2 (1 + s / 6h + V / 16 l h)
+    graph = unfolded(jobs.job(training={"recompute": "full"}, micro_batches=4))
+    batch, s, layers, h, vocab = 4, 32, 8, 64, 512
+    expected = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + vocab / (16 * layers * h))
+    assert total_flop(graph) == pytest.approx(expected, rel=1e-12)
+
+
+def test_without_recompute_the_step_is_three_forwards() -> None:
+    graph = unfolded(jobs.job(micro_batches=2))
+    batch, s, layers, h, vocab = 2, 32, 8, 64, 512
+    forward = layers * (24 * batch * s * h**2 + 4 * batch * s**2 * h) + 2 * batch * s * h * vocab
+    assert total_flop(graph) == pytest.approx(3 * forward, rel=1e-12)
+
+
+def test_selective_recompute_adds_one_forward_of_core_attention() -> None:
+    plain = total_flop(unfolded(jobs.job(micro_batches=2)))
+    selective = total_flop(unfolded(jobs.job(training={"recompute": "selective"}, micro_batches=2)))
+    assert selective - plain == pytest.approx(8 * 4 * 2 * 32**2 * 64)  # layers x 4 b s^2 h
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    tp=st.sampled_from([1, 2, 4, 8]),
+    pp=st.sampled_from([1, 2, 4]),
+    dp=st.integers(1, 3),
+    sequence_parallel=st.booleans(),
+    recompute=RECOMPUTE,
+)
+def test_flop_over_all_ranks_is_the_unsharded_flop(
+    tp: int, pp: int, dp: int, sequence_parallel: bool, recompute: str
+) -> None:
+    training = {"recompute": recompute, "global_batch": 12}
+    whole = total_flop(unfolded(jobs.job(training=training)))
+    split = jobs.job(
+        training=training, tp=tp, pp=pp, dp=dp, sequence_parallel=sequence_parallel and tp > 1
+    )
+    assert total_flop(unfolded(split)) == pytest.approx(whole, rel=1e-12)
+
+
+def collectives(graph: OperatorGraph, group: str) -> Counter[tuple[str, float]]:
+    """How many collectives of a group, by kind and message size."""
+    rows = [w for w in range(len(graph.work)) if graph.work.group[w] == group]
+    times = np.bincount(graph.work_id, minlength=len(graph.work))
+    counts: Counter[tuple[str, float]] = Counter()
+    for w in rows:
+        kind = OperatorKind(graph.work.kind[w]).name
+        counts[kind, float(graph.work.message_bytes[w])] += int(times[w])
+    return counts
+
+
+@pytest.mark.parametrize(("recompute", "per_layer"), [("none", 4), ("full", 6)])
+def test_tensor_parallel_layers_all_reduce_twice_a_pass(recompute: str, per_layer: int) -> None:
+    # Shoeybi et al. 2019, section 3: g in forward and f in backward, for attention and MLP;
+    # plus one for the embedding, one for the logits' gradient, three small ones of the loss
+    job = jobs.job(tp=4, training={"recompute": recompute}, micro_batches=3)
+    counts = collectives(unfolded(job), "tp")
+    message = 32 * 64 * 2.0
+    assert counts["all_reduce", message] == 3 * (8 * per_layer + 2)
+    assert counts["all_reduce", 4 * 32.0] == 3 * 3
+
+
+def test_sequence_parallelism_moves_as_many_bytes_as_tensor_parallelism() -> None:
+    # Korthikanti et al. 2022, section 4.2.2: an all-reduce is a reduce-scatter and an all-gather;
+    # beside them Megatron gathers the inputs again for the two weight gradients of a layer
+    job = jobs.job(tp=4, sequence_parallel=True, micro_batches=1)
+    counts = collectives(unfolded(job), "tp")
+    message = 32 * 64 * 2.0
+    assert counts["reduce_scatter", message] == 8 * 4 + 1 + 1
+    assert counts["all_gather", message] == 8 * 4 + 8 * 2 + 1 + 1 + 1
+
+
+def test_pipelined_overlap_cuts_a_gather_into_a_first_chunk_and_the_rest() -> None:
+    job = jobs.job(
+        tp=4, sequence_parallel=True, micro_batches=1, framework={"tp_overlap": "pipelined"}
+    )
+    counts = collectives(unfolded(job), "tp")
+    total = sum(size * n for (kind, size), n in counts.items() if kind == "reduce_scatter")
+    assert total == pytest.approx((8 * 4 + 1 + 1) * 32 * 64 * 2)
+    assert counts["all_gather", 32 * 64 * 2 / 4] > 0
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_data_parallel_traffic_is_every_gradient_once_and_every_parameter_once(zero: int) -> None:
+    framework = {"bucket_parameters": 20_000, "dp_overlap": True, "param_gather_overlap": True}
+    job = jobs.job(dp=4, zero=zero, framework=framework)
+    counts = collectives(unfolded(job), "dp")
+    parameters = 8 * 12 * 64**2 + 512 * 64  # layers, tied embedding
+    reduced = "reduce_scatter" if zero else "all_reduce"
+    assert sum(s * n for (k, s), n in counts.items() if k == reduced) == 2 * parameters
+    gathered = sum(s * n for (k, s), n in counts.items() if k == "all_gather")
+    assert gathered == (2 * parameters if zero else 0)
+
+
+def test_transfers_cross_every_boundary_once_each_way_and_shrink_with_sequence_parallelism() -> (
+    None
+):
+    graph = unfolded(jobs.job(pp=4, tp=2, sequence_parallel=True, micro_batches=5))
+    counts = collectives(graph, "pp")
+    assert counts == {("send_recv", 32 * 64 * 2 / 2): 2 * 3 * 5 * 2}  # two ranks a stage
+
+
+def test_weight_gradients_contract_over_the_tokens() -> None:
+    work = lay_out(jobs.job(tp=2), jobs.template()).work
+    row = work.row(work.name.index("fc1 wgrad"))
+    assert (row["m"], row["n"], row["k"]) == (128, 64, 32)  # local ffn x hidden over tokens
+    assert row["train_pass"] == Pass.wgrad
+    row = work.row(work.name.index("fc1 dgrad"))
+    assert (row["m"], row["n"], row["k"]) == (32, 64, 128)
