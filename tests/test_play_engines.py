@@ -6,6 +6,7 @@ import builtins
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,18 @@ def test_without_numba_the_answer_is_the_same(
     assert_same_bits(timeline, play(SMALL.graph, SMALL.duration_s, engine="python"))
 
 
+def test_without_any_place_for_a_cache_numba_still_compiles(
+    monkeypatch: pytest.MonkeyPatch, fresh_kernels: None
+) -> None:
+    caching = pytest.importorskip("numba.core.caching")
+    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+    with pytest.raises(RuntimeError, match="no locator"):
+        _kernels._compiled(True)
+    timeline = play(SMALL.graph, SMALL.duration_s, engine="numba")
+    assert _kernels._compiled.cache_info().currsize == 1
+    assert_same_bits(timeline, play(SMALL.graph, SMALL.duration_s, engine="python"))
+
+
 @pytest.mark.parametrize("fault", [OSError("no space left"), RuntimeError("no locator available")])
 def test_where_nothing_can_be_cached_it_compiles_without_a_cache(
     monkeypatch: pytest.MonkeyPatch, fault: Exception
@@ -110,7 +123,7 @@ def test_where_nothing_can_be_cached_it_compiles_without_a_cache(
 
 def test_a_small_play_does_not_import_numba() -> None:
     script = (
-        "import sys; sys.path.insert(0, 'tests')\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from by_hand import by_hand\n"
         "by_hand({'a': ('gemm', 1)}, {'0 compute': 'a'}).play()\n"
         "assert 'numba' not in sys.modules and 'scipy' not in sys.modules\n"

@@ -136,6 +136,48 @@ def test_the_host_counts_while_the_device_is_idle() -> None:
     assert read(case, 0).breakdown == Breakdown(compute_s=4.0, host_s=2.0)
 
 
+def test_a_collective_of_others_leaves_the_idle_time_to_the_host() -> None:
+    """Rank 0 needs rank 1's g, which follows a collective [2, 3] that rank 0 is no member of."""
+    case = by_hand(
+        {
+            "a": ("gemm", 2),
+            "r": ("all_reduce", 1),
+            "g": ("gemm", 1),
+            "poll": ("host", 3),
+            "h": ("gemm", 1),
+        },
+        {"1 compute": "a g", "1 dp": "r", "2 dp": "r", "0 host": "poll", "0 compute": "h"},
+        ["a r", "r g", "g h"],
+    )
+    assert read(case, 0).breakdown == Breakdown(compute_s=1.0, host_s=3.0, other_s=1.0)
+
+
+def test_a_transfer_explains_the_wait_whatever_made_it_late() -> None:
+    """A collective of ranks 1 and 2 begins after rank 0's side work, before rank 0's transfer."""
+    case = by_hand(
+        {
+            "a": ("gemm", 2),
+            "x": ("all_gather", 1),
+            "r": ("all_reduce", 1),
+            "s": ("send_recv", 1),
+            "h": ("gemm", 1),
+        },
+        {
+            "1 compute": "a",
+            "1 dp": "r",
+            "2 dp": "r",
+            "0 tp": "x",
+            "1 send>0": "s",
+            "0 recv<1": "s",
+            "0 compute": "h",
+        },
+        ["a x", "a r", "r s", "s h"],
+    )
+    assert read(case, 0).breakdown == Breakdown(
+        compute_s=1.0, exposed_communication_s=2.0, bubble_s=2.0
+    )
+
+
 def test_idle_at_the_end_without_a_pipeline_is_other() -> None:
     case = by_hand({"a": ("gemm", 1), "b": ("gemm", 4)}, {"0 compute": "a", "1 compute": "b"})
     assert read(case, 0).breakdown == Breakdown(compute_s=1.0, other_s=3.0)

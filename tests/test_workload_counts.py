@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import jobs
 import numpy as np
@@ -97,14 +98,21 @@ def test_sequence_parallelism_moves_as_many_bytes_as_tensor_parallelism() -> Non
     assert counts["all_gather", message] == 8 * 4 + 8 * 2 + 1 + 1 + 1
 
 
-def test_pipelined_overlap_cuts_a_gather_into_a_first_chunk_and_the_rest() -> None:
-    job = jobs.job(
-        tp=4, sequence_parallel=True, micro_batches=1, framework={"tp_overlap": "pipelined"}
-    )
-    counts = collectives(unfolded(job), "tp")
-    total = sum(size * n for (kind, size), n in counts.items() if kind == "reduce_scatter")
-    assert total == pytest.approx((8 * 4 + 1 + 1) * 32 * 64 * 2)
-    assert counts["all_gather", 32 * 64 * 2 / 4] > 0
+def test_pipelined_overlap_cuts_gemms_into_a_chunk_per_rank_and_moves_the_same_bytes() -> None:
+    # Transformer Engine's ring exchange: of the logits' GEMM each tp rank gets one chunk of rows
+    framework = {"tp_overlap": "pipelined"}
+    job = jobs.job(tp=4, sequence_parallel=True, micro_batches=1, framework=framework)
+    graph = unfolded(job)
+    row = graph.work.name.index("logits forward")
+    assert graph.work.m[row] == 32 / 4
+    assert np.count_nonzero(graph.work_id == row) == 4 * 4  # chunks x ranks
+    plain = collectives(unfolded(replace(job, framework=jobs.FRAMEWORK)), "tp")
+    for kind in ("reduce_scatter", "all_gather"):
+        moved, expected = (
+            sum(size * n for (k, size), n in counts.items() if k == kind)
+            for counts in (collectives(graph, "tp"), plain)
+        )
+        assert moved == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("zero", [0, 1])

@@ -34,7 +34,7 @@ def attention_flop(
 class AttentionFloor:
     """The smooth part: t = latency + (t_flop^4 + t_depth^4)^(1/4).
 
-    t_flop = flop / flop_per_s x (1 + ramp_s / s) x (1 + ramp_d / d);
+    t_flop = flop / flop_per_s x (1 + ramp_s / s) x (1 + ramp_d / d), with d padded to the kernel's;
     t_depth = depth_s x t x (d + ramp_d): one block of queries walks over all keys by itself.
     """
 
@@ -46,21 +46,38 @@ class AttentionFloor:
 
     def time_s(self, flop: Floats, seq_q: Floats, seq_kv: Floats, head_dim: Floats) -> Floats:
         """Seconds."""
-        rate = flop / self.flop_per_s * (1 + self.ramp_s / seq_q) * (1 + self.ramp_d / head_dim)
-        depth = self.depth_s * seq_kv * (head_dim + self.ramp_d)
+        kernel = kernel_head_dim(head_dim)
+        work = flop * kernel / head_dim
+        rate = work / self.flop_per_s * (1 + self.ramp_s / seq_q) * (1 + self.ramp_d / kernel)
+        depth = self.depth_s * seq_kv * (kernel + self.ramp_d)
         largest = np.maximum(rate, depth)
         total = (rate / largest) ** 4 + (depth / largest) ** 4
         return np.asarray(self.latency_s + largest * total**0.25)
 
 
+def kernel_head_dim(head_dim: Floats) -> Floats:
+    """The head size that the kernel runs: flash attention is built for multiples of 32.
+
+    >>> kernel_head_dim(np.array([64.0, 80.0])).tolist()
+    [64.0, 96.0]
+    """
+    return np.asarray(np.ceil(head_dim / 32.0) * 32.0)
+
+
 def attention_places(batch: Floats, heads: Floats, kv_heads: Floats, head_dim: Floats) -> Floats:
-    """Place of a shape among the lines: b x h, d, b, query heads per key head."""
+    """Place of a shape among the lines.
+
+    b x h, d, b, query heads per key head, head size of the kernel, and whether the tensors must
+    be padded to it (2) or not (1).
+    """
     shared = heads / np.maximum(kv_heads, 1)
-    return np.stack([batch * heads, head_dim, batch, shared], axis=1)
+    kernel = kernel_head_dim(head_dim)
+    padded = np.where(kernel == head_dim, 1.0, 2.0)
+    return np.stack([batch * heads, head_dim, batch, shared, kernel, padded], axis=1)
 
 
-PLACE_SCALE = (1.0, 1.5, 0.1, 0.2)
-"""Distance weights of `attention_places`. How b x h is split matters little; the head size much."""
+PLACE_SCALE = (0.5, 0.5, 0.2, 0.4, 2.0, 2.0)
+"""Distance weights of `attention_places`, by held-out error: how b x h is split matters little."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +162,7 @@ class AttentionCurve:
         for line, at in self.lines.nearest(
             attention_places(b, h, g, d)[0], float(np.sqrt(seq_q * seq_kv)), count
         ):
-            all_heads, size, sequences, shared = self.lines.places[line]
+            all_heads, size, sequences, shared = self.lines.places[line][:4]
             length = float(self.lines.axis[at])
             per_sequence = all_heads / sequences
             shape = (sequences, per_sequence, length, length, size)

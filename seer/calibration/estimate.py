@@ -14,7 +14,12 @@ from seer.graph import Origin
 _ON_A_POINT = 1e-6
 """A query nearer than this to a measured point (in logarithms) is that point."""
 
-_INSIDE = 1e-9
+_INSIDE = 0.25
+"""A query up to this far (in logarithms, a factor 1.28) beyond the measured box still counts as
+interpolated: shapes are chosen, the box has no meaning of its own."""
+
+_FAR = 1.5
+"""Distance beyond which uncertainty stops growing: what is left is the smooth form itself."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +105,13 @@ class Spread:
     repeat: float
     near: float
     slope: float
-    outside: float = 0.1
+    outside: float = 0.05
 
     def at(
         self, distance: NDArray[np.float64], outside: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Spread at these distances."""
-        grown = self.near + self.slope * distance + self.outside * outside
+        grown = self.near + self.slope * np.minimum(distance, _FAR) + self.outside * outside
         return np.where(distance <= _ON_A_POINT, self.repeat, np.maximum(grown, self.repeat))
 
 

@@ -12,10 +12,15 @@ from numpy.typing import NDArray
 from seer.calibration.estimate import CurveInfo, Estimate, Spread, origin_of
 from seer.calibration.lines import Lines
 
-_ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp8_block": 1}
+ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp8_block": 1}
+"""Bytes of one input element by data type of a curve."""
 
 _TILE = 128.0
-"""Rows and columns of the output tile that the latency term counts in: one tile per SM at least."""
+"""Output tile of the batched products of attention: one more tile is one more step in time."""
+
+BATCHED_SCALE = (1.0, 1.0, 1.0, 3.0, 0.5)
+"""Distance weights of the places of batched products: m, n, k, tiles over the head size, and
+whether the head size is ragged (2) or a multiple of 32 (1)."""
 
 Floats = NDArray[np.float64]
 
@@ -67,7 +72,7 @@ class GemmCurve:
         The software behind the rows, as in the measurement files.
     axis : str
         The size that varies along a line of `lines`: "m" or "batch". The place of a line is made
-        of the other sizes, in the order m, n, k, batch; "m"-lines have no batch.
+        of the other sizes: n, k for "m"; see `BATCHED_SCALE` for "batch".
     level : float
         The residual of large shapes (logarithm): what a shape far outside the measurements gets.
     fade : float
@@ -97,7 +102,7 @@ class GemmCurve:
 
     def prior_s(self, m: Floats, n: Floats, k: Floats, batch: Floats) -> Floats:
         """The roofline alone, seconds."""
-        return self.roofline.time_s(m, n, k, batch, _ELEMENT_BYTES[self.dtype])
+        return self.roofline.time_s(m, n, k, batch, ELEMENT_BYTES[self.dtype])
 
     def query(self, m: Floats, n: Floats, k: Floats, batch: Floats) -> tuple[Floats, Floats]:
         """Place and position of shapes among the lines.
@@ -106,7 +111,10 @@ class GemmCurve:
         all the rows.
         """
         if self.axis == "batch":
-            return np.stack([m, n, k], axis=1), batch
+            head = np.minimum(n, k)
+            steps = np.ceil(head / _TILE)
+            ragged = np.where(head % 32 == 0, 1.0, 2.0)
+            return np.stack([m, n, k, steps, ragged], axis=1), batch
         return np.stack([n, k], axis=1), m * batch
 
     def evaluate(
@@ -130,9 +138,9 @@ class GemmCurve:
         place, position = self.query(*one)
         found = []
         for line, at in self.lines.nearest(place[0], float(position[0]), count):
-            sizes = [*self.lines.places[line].tolist()]
+            sizes = self.lines.places[line].tolist()
             along = float(self.lines.axis[at])
-            shape = [*sizes, along] if self.axis == "batch" else [along, *sizes, 1.0]
+            shape = [*sizes[:3], along] if self.axis == "batch" else [along, *sizes, 1.0]
             prior = self.prior_s(*(np.array([v]) for v in shape))[0]
             time_s = float(prior * np.exp(self.lines.values[line, at]))
             named = {key: int(v) for key, v in zip("m n k batch".split(), shape, strict=True)}

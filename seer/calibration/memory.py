@@ -38,8 +38,12 @@ class MemoryCurve:
         Ascending.
     floor_s : float
         The least time of one call: launch and tail.
+    row_s_per_column : float
+        A row is read by one block: however few rows there are, it takes this long per element.
     column_knots, column_log_factor : float64[C]
-        Row length -> logarithm of a factor on the time; empty where it does not matter.
+        Row length -> logarithm of a factor on the time; empty where it does not matter. Powers of
+        two are interpolated among themselves where two or more were measured: kernels are tuned
+        for them.
     """
 
     info: CurveInfo
@@ -51,6 +55,7 @@ class MemoryCurve:
     knot_time_s: Floats
     spread: Spread
     floor_s: float = 0.0
+    row_s_per_column: float = 0.0
     column_knots: Floats = field(default_factory=lambda: np.zeros(0))
     column_log_factor: Floats = field(default_factory=lambda: np.zeros(0))
 
@@ -74,21 +79,33 @@ class MemoryCurve:
         below = np.clip(log_knots[0] - log_size, 0, None)
         log_time = np.interp(log_size, log_knots, np.log(self.knot_time_s)) + beyond - below
         outside = beyond + below
-        if columns is not None and len(self.column_knots):
-            log_columns = np.log(np.maximum(columns, 1.0))
-            knots = np.log(self.column_knots)
-            shift = np.interp(log_columns, knots, self.column_log_factor)
-            log_time += np.where(columns > 0, shift, 0.0)
-            outside = outside + np.where(
-                columns > 0, np.abs(log_columns - np.clip(log_columns, knots[0], knots[-1])), 0.0
-            )
+        floor = np.full(len(log_size), self.floor_s)
+        if columns is not None:
+            floor = np.maximum(floor, self.row_s_per_column * columns)
+            if len(self.column_knots):
+                shift, off = self._column_shift(columns)
+                log_time += shift
+                outside = outside + off
         # A knot is an average over shapes, so nothing here is an exact measured point.
         distance = np.full(len(log_size), 1e-3)
         return Estimate(
-            np.maximum(np.exp(log_time), self.floor_s),
+            np.maximum(np.exp(log_time), floor),
             origin_of(distance, outside),
             self.spread.at(distance, outside),
         )
+
+    def _column_shift(self, columns: Floats) -> tuple[Floats, Floats]:
+        """Log factor of each row length, and how far it lies outside; 0 where it is not known."""
+        logs = np.log(np.maximum(columns, 1.0))
+        known = np.log(self.column_knots)
+        shift = np.interp(logs, known, self.column_log_factor)
+        for group in (_power_of_two(self.column_knots), ~_power_of_two(self.column_knots)):
+            same = _power_of_two(columns) == _power_of_two(self.column_knots[group][:1]).any()
+            if group.sum() >= 2 and same.any():
+                factor = self.column_log_factor[group]
+                shift[same] = np.interp(logs[same], known[group], factor)
+        off = np.abs(logs - np.clip(logs, known[0], known[-1]))
+        return np.where(columns > 0, shift, 0.0), np.where(columns > 0, off, 0.0)
 
     def nearest_points(self, traffic_bytes: float, count: int = 5) -> list[dict[str, Any]]:
         """The knots nearest to an amount of traffic: shape, time_s, source."""
@@ -115,6 +132,7 @@ class MemoryCurve:
             "spread": asdict(self.spread),
             "knot_bytes": [round(float(v)) for v in self.knot_bytes],
             "knot_time_ns": [round(float(v) * 1e9, 1) for v in self.knot_time_s],
+            "row_ps_per_column": round(self.row_s_per_column * 1e12, 2),
             "column_knots": [round(float(v)) for v in self.column_knots],
             "column_log_factor": [round(float(v), 4) for v in self.column_log_factor],
         }
@@ -132,6 +150,11 @@ class MemoryCurve:
             knot_time_s=np.array(data["knot_time_ns"], np.float64) * 1e-9,
             spread=Spread(**data["spread"]),
             floor_s=data["floor_s"],
+            row_s_per_column=data["row_ps_per_column"] * 1e-12,
             column_knots=np.array(data["column_knots"], np.float64),
             column_log_factor=np.array(data["column_log_factor"], np.float64),
         )
+
+
+def _power_of_two(sizes: Floats) -> NDArray[np.bool_]:
+    return np.asarray(np.exp2(np.round(np.log2(np.maximum(sizes, 1.0)))) == sizes)

@@ -32,6 +32,7 @@ from seer.graph.kinds import COMMUNICATION, OperatorKind, Origin
 from seer.graph.work import WorkTable
 
 Floats = NDArray[np.float64]
+GroupKey = tuple[int, int, int, float]
 
 COLLECTIVE_OF = {kind: kind.name for kind in COMMUNICATION} | {
     OperatorKind.dispatch: "all_to_all",
@@ -48,7 +49,7 @@ already differ by this much: H100 with 8 x 400 Gb/s, 4 and 8 nodes, sweeps of di
 ASSUMED_SPREAD = 0.5
 """Nothing measured at all: within a factor of 1.6 two times out of three."""
 SAME_BANDWIDTH = 0.01
-"""Relative difference below which a cluster's link is the measured fabric's link."""
+"""Relative difference up to which a cluster's link is the measured one."""
 
 
 @dataclass(frozen=True)
@@ -149,9 +150,6 @@ def bound_s(group: Group, cluster: Cluster) -> Floats:
 # ---- rows to groups -------------------------------------------------------------------------
 
 
-GroupKey = tuple[int, int, int, float]
-
-
 def _equal_groups(work: WorkTable, rows: NDArray[np.intp]) -> dict[GroupKey, list[int]]:
     groups: dict[GroupKey, list[int]] = {}
     columns = (work.kind, work.group_ranks, work.group_nodes, work.nic_share)
@@ -179,7 +177,9 @@ def _group(
     network = cluster.network.bandwidth_bytes_per_s / cluster.network.oversubscription
     if collective not in POINT_TO_POINT:
         network *= nic_share * cluster.devices_per_node
-    return Group(collective, n_ranks, n_nodes, network, work.message_bytes[rows[at]])
+    # An empty message still costs its latency; one byte keeps its logarithm finite.
+    size = np.maximum(work.message_bytes[rows[at]], 1.0)
+    return Group(collective, n_ranks, n_nodes, network, size)
 
 
 # ---- one group ------------------------------------------------------------------------------
@@ -211,8 +211,8 @@ def _exact(group: Group, calibration: Calibration, cluster: Cluster) -> Lender |
         if curve.fabric != network.fabric or curve.ranks_per_node != group.ranks_per_node:
             continue
         nominal = _nominal(curve)
-        difference = abs(group.network_bytes_per_s / nominal - 1.0) if nominal else 0.0
-        if network.oversubscription == 1.0 and difference <= SAME_BANDWIDTH:
+        off = abs(group.network_bytes_per_s / nominal - 1.0) if nominal else 0.0
+        if network.oversubscription == 1.0 and off <= SAME_BANDWIDTH:
             return Lender(index, curve)
     return None
 
@@ -236,8 +236,7 @@ def _half_all_reduce(group: Group, calibration: Calibration, cluster: Cluster) -
     whole = _price(both, calibration, cluster)
     time = 0.5 * np.maximum(whole.estimate.time_s, bound_s(both, cluster))
     note = f"{_words(group)}: half the all_reduce of the same buffer"
-    if whole.note:
-        note += f" ({whole.note})"
+    note += f" ({whole.note})" if whole.note else ""
     if whole.curve < 0:
         return Priced(replace(whole.estimate, time_s=time), -1, note)
     return Priced(_as_derived(time, whole.estimate.spread), whole.curve, note)
@@ -334,8 +333,7 @@ def _bandwidth(group: Group, calibration: Calibration, cluster: Cluster) -> floa
     delivered = cluster.nvlink.bandwidth_bytes_per_s
     for _, curve in _curves(group.collective, calibration):
         if curve.ranks_per_node == IN_NODE and curve.fabric == cluster.nvlink.fabric:
-            size = curve.largest_bytes
-            factor = bus_factor(group.collective, inside)
+            size, factor = curve.largest_bytes, bus_factor(group.collective, inside)
             delivered = float(factor * size / curve.evaluate(size, inside).time_s)
             break
     return min(network, delivered)

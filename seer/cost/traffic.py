@@ -94,4 +94,9 @@ def _best(
     for _, curve in named:
         passes.setdefault(curve.impl, set()).add(curve.train_pass)
     fits = [(i, c) for i, c in named if c.train_pass == train_pass]
-    return max(fits, key=lambda pair: (len(passes[pair[1].impl]), pair[1].info.points), default=None)
+
+    def quality(pair: tuple[int, MemoryCurve]) -> tuple[float, ...]:
+        info = pair[1].info
+        return (len(passes[pair[1].impl]), info.points, -info.error.get("median_ape", 1.0))
+
+    return max(fits, key=quality, default=None)

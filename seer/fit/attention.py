@@ -37,7 +37,7 @@ def fit_attention(
         train_pass=str(table["train_pass"][0]),
         causal=bool(table["causal"][0]),
         floor=_START,
-        lines=Lines(np.ones((1, 4)), np.ones(1), np.zeros((1, 1)), PLACE_SCALE),
+        lines=Lines(np.ones((1, len(PLACE_SCALE))), np.ones(1), np.zeros((1, 1)), PLACE_SCALE),
         spread=spread_from(np.zeros(0), np.zeros(0)),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ from seer.errors import UsageError, nearest
 from seer.fit.attention import fit_attention, fit_backward_ratio
 from seer.fit.collective import fit_collectives
 from seer.fit.describe import FORMS
-from seer.fit.gemm import fit_gemm
+from seer.fit.gemm import fit_gemm, with_gradient_factor
 from seer.fit.memory import GENERIC_VARIANTS, fit_memory
 from seer.fit.polynomial import fit_polynomial
 
@@ -66,7 +68,9 @@ def fit_measurements(
         prefix = max((p for p in known if source.startswith(p)), key=len, default="")
         return known.get(prefix, "not stated")
 
-    tables = {kind: _of_kind(measurements, kind, device) for kind in KEYS}
+    own = [table for table in measurements if not _relative(table, device)]
+    relatives = [table for table in measurements if _relative(table, device)]
+    tables = {kind: _of_kind(own, kind, device) for kind in KEYS}
     jobs = [(kind, part) for kind, table in tables.items() if table for part in _parts(table)]
     curves: list[Curve] = []
     for done, (kind, part) in enumerate(jobs):
@@ -74,11 +78,13 @@ def fit_measurements(
             progress(_name(kind, part), done, len(jobs))
         curves.append(_fit_one(kind, part, form, licence, date))
     if form != "polynomial":
-        if tables["attention"]:
-            curves += _ratios(tables["attention"], licence, date)
+        curves += _ratios(tables["attention"], "", licence, date)
+        for other in sorted({_model(table.file) for table in relatives}):
+            theirs = [table for table in relatives if _model(table.file) == other]
+            curves += _ratios(_of_kind(theirs, "attention", device), other, licence, date)
         if tables["memory"]:
             curves += _generic(tables["memory"], form, licence, date)
-        curves = _with_gradient_factor(curves)
+        curves = with_gradient_factor(curves, tables["gemm"])
     curves += _collectives(measurements, form, licence, date)
     if progress:
         progress("done", len(jobs), len(jobs))
@@ -161,21 +167,20 @@ def _fit_one(kind: str, part: Measurements, form: str, licence: Licence, date: s
     return fit_memory(part, form, licence, date)
 
 
-def _ratios(table: Measurements, licence: Licence, date: str) -> Iterable[Curve]:
+def _ratios(
+    table: Measurements | None, measured_on: str, licence: Licence, date: str
+) -> Iterator[Curve]:
     """Backward over forward for each kernel, dtype and mask that has both."""
-    labels = np.array(
-        [
-            "\t".join(map(str, row))
-            for row in zip(table["dtype"], table["kernel"], table["causal"], strict=True)
-        ],
-        object,
-    )
+    if table is None:
+        return
+    columns = (table["dtype"], table["kernel"], table["causal"])
+    labels = np.array(["\t".join(map(str, row)) for row in zip(*columns, strict=True)], object)
     for label in sorted(set(labels)):
         rows = labels == label
         forward = table.where(rows & (table["train_pass"] == "forward"))
         backward = table.where(rows & (table["train_pass"] == "backward"))
         if len(forward) and len(backward):
-            curve = fit_backward_ratio(forward, backward, licence, date, "")
+            curve = fit_backward_ratio(forward, backward, licence, date, measured_on)
             if curve is not None:
                 yield curve
 
@@ -185,10 +190,6 @@ def _generic(table: Measurements, form: str, licence: Licence, date: str) -> Ite
     rows &= table["train_pass"] == "forward"
     if rows.sum() >= FEWEST_POINTS:
         yield fit_memory(table.where(rows), form, licence, date, variant="generic")
-
-
-def _with_gradient_factor(curves: list[Curve]) -> list[Curve]:
-    return curves
 
 
 def _collectives(

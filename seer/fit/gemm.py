@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from seer.calibration import GemmCurve, Lines, Measurements, Roofline
-from seer.calibration.gemm import _ELEMENT_BYTES
+from seer.calibration import Curve, GemmCurve, Lines, Measurements, Roofline
+from seer.calibration.gemm import BATCHED_SCALE, ELEMENT_BYTES
 from seer.fit.describe import describe
 from seer.fit.validation import Mask, error_summary, held_out_errors, spread_from
 
@@ -77,13 +78,13 @@ def _fit(
     form: str,
     options: dict[str, float],
 ) -> GemmCurve:
-    roofline = fit_roofline(shape, time_s, _ELEMENT_BYTES[blank.dtype])
+    roofline = fit_roofline(shape, time_s, ELEMENT_BYTES[blank.dtype])
     curve = _with(blank, roofline=roofline)
     residual = np.log(time_s / curve.prior_s(*shape))
     if form == "roofline":
         residual = np.zeros_like(residual)
     place, position = curve.query(*shape)
-    scale = (1.0,) * place.shape[1]
+    scale = BATCHED_SCALE if curve.axis == "batch" else (1.0, 1.0)
     large = 2.0 * np.prod(shape, axis=0) >= _LARGE_FLOP
     level = float(np.median(residual[large])) if large.sum() >= 20 else 0.0
     lines = Lines.from_points(place, position, residual, scale, **options)
@@ -129,3 +130,43 @@ def _choose(curve: GemmCurve, shape: tuple[Floats, ...], time_s: Floats) -> dict
         if loss < best:
             best, options = loss, {"neighbours": neighbours, "power": power}
     return options
+
+
+def with_gradient_factor(curves: list[Curve], table: Measurements | None) -> list[Curve]:
+    """Give the forward curves the factor of gradient GEMMs, where whole backwards were measured.
+
+    The factor is the median of measured backward over (input gradient + weight gradient by the
+    forward curve of the same source), never below 1: gradients in such measurements are mostly
+    zero, which saves power, so a smaller value is a best case that training does not see.
+    """
+    if table is None:
+        return curves
+    rows = table.where((table["train_pass"] == "backward") & (table["variant"] == "linear"))
+    forward = next(
+        (
+            c
+            for c in curves
+            if isinstance(c, GemmCurve)
+            and c.train_pass == "forward"
+            and c.variant == "linear"
+            and len(rows)
+            and c.stack == rows.source[0]
+        ),
+        None,
+    )
+    if forward is None:
+        return curves
+    m, n, k, one = (np.asarray(rows[c], np.float64) for c in ("m", "n", "k", "batch"))
+    apart = forward.evaluate(m, k, n, one).time_s + forward.evaluate(n, k, m, one).time_s
+    measured = float(np.median(rows.time_s / apart))
+    factor = round(max(1.0, measured), 3)
+    note = (
+        f"gradient GEMMs: measured {measured:.3f} of two forward GEMMs of their shapes "
+        f"({len(rows)} shapes of {forward.stack}, gradients near zero); {factor} is used"
+    )
+    return [
+        _with(c, gradient_factor=factor, info=replace(c.info, notes=(*c.info.notes, note)))
+        if isinstance(c, GemmCurve) and c.train_pass == "forward" and c.variant in ("", "linear")
+        else c
+        for c in curves
+    ]

@@ -21,9 +21,15 @@ _FLOOR_S = 3e-6
 H100 tables take 1 to 3 us inside a stream."""
 
 _COLUMN_GAIN = 0.85
-"""A row-length factor is kept when it brings the held-out error down to this share or less."""
+"""A row-length factor is kept when it brings the held-out error down to this share or less, or the
+error at the measured row lengths while it costs little at hidden ones (`_COLUMN_LOSS`)."""
 
-GENERIC_VARIANTS = ("residual_add", "add", "gelu", "stream_add", "stream_triad")
+_COLUMN_LOSS = 1.1
+
+_FEW_ROWS, _MANY_ROWS = 8, 128
+"""Up to the first, a kernel waits for its single rows; from the second, every SM has one."""
+
+GENERIC_VARIANTS = ("residual_add", "add", "stream_add", "stream_triad")
 """One-kernel streaming operators: what an operator that was never measured most resembles."""
 
 
@@ -35,8 +41,8 @@ def fit_memory(
     variant: str = "",
 ) -> MemoryCurve:
     """Fit one curve to measurements of one operator, implementation and pass."""
-    size, columns = (np.asarray(table[c], np.float64) for c in ("hbm_bytes", "cols"))
-    elements = np.asarray(table["rows"], np.float64) * columns
+    size, columns, rows = (np.asarray(table[c], np.float64) for c in ("hbm_bytes", "cols", "rows"))
+    elements = rows * columns
     own = 0.0 if variant == "generic" else float(np.median(size / elements))
     names = ("rows", "cols", "hbm_bytes")
     blank = MemoryCurve(
@@ -52,7 +58,8 @@ def fit_memory(
 
     def held_out(by_columns: bool) -> Floats:
         def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
-            curve = _fit(blank, size[seen], columns[seen], table.time_s[seen], by_columns)
+            part = (v[seen] for v in (size, columns, rows, table.time_s))
+            curve = _fit(blank, *part, by_columns)
             time_s = curve.evaluate(size[hidden], columns[hidden]).time_s
             return np.log(time_s / table.time_s[hidden]), np.zeros(int(hidden.sum()))
 
@@ -62,23 +69,43 @@ def fit_memory(
     _, groups = np.unique(size if few else columns, return_inverse=True)
     log_error, by_columns = held_out(False), False
     if not few and variant != "generic":
-        finer = held_out(True)
+        finer, shape = held_out(True), (size, columns, rows, table.time_s)
         by_columns = bool(np.abs(finer).mean() < _COLUMN_GAIN * np.abs(log_error).mean())
+        if np.abs(finer).mean() < _COLUMN_LOSS * np.abs(log_error).mean():
+            plain, split = (_fit(blank, *shape, by) for by in (False, True))
+            by_columns |= _miss(split, *shape) < _COLUMN_GAIN * _miss(plain, *shape)
         log_error = finer if by_columns else log_error
     error = error_summary(log_error, "whole sizes" if few else "whole row lengths")
     return replace(
-        _fit(blank, size, columns, table.time_s, by_columns),
+        _fit(blank, size, columns, rows, table.time_s, by_columns),
         info=describe(table, form, licence, date, names, error),
         spread=spread_from(log_error, np.zeros(len(log_error))),
     )
 
 
 def _fit(
-    blank: MemoryCurve, size: Floats, columns: Floats, time_s: Floats, by_columns: bool
+    blank: MemoryCurve,
+    size: Floats,
+    columns: Floats,
+    rows: Floats,
+    time_s: Floats,
+    by_columns: bool,
 ) -> MemoryCurve:
+    few, many = rows <= _FEW_ROWS, rows >= _MANY_ROWS
+    per_column = 0.0
+    if few.any() and many.sum() >= 20 and blank.variant != "generic":
+        # The longest rows tell it: short ones show the launch.
+        per_column = float(np.median((time_s / columns)[few & (columns >= columns[few].max())]))
+        size, columns, time_s = size[many], columns[many], time_s[many]
     floor = min(float(time_s.min()), _FLOOR_S)
     knots, times = fit_knots(size, time_s)
-    curve = replace(blank, knot_bytes=knots, knot_time_s=times, floor_s=round(floor, 9))
+    curve = replace(
+        blank,
+        knot_bytes=knots,
+        knot_time_s=times,
+        floor_s=round(floor, 9),
+        row_s_per_column=per_column,
+    )
     if not by_columns:
         return curve
     for _ in range(3):  # alternate: factor of each row length, then knots of what is left
@@ -88,6 +115,13 @@ def _fit(
         knots, times = fit_knots(size, time_s / np.exp(np.interp(columns, widths, factor)))
         curve = replace(curve, knot_bytes=knots, knot_time_s=times)
     return replace(curve, column_knots=widths, column_log_factor=factor)
+
+
+def _miss(
+    curve: MemoryCurve, size: Floats, columns: Floats, rows: Floats, time_s: Floats
+) -> float:
+    """Mean absolute error of log(time)."""
+    return float(np.abs(np.log(curve.evaluate(size, columns).time_s / time_s)).mean())
 
 
 def fit_knots(size: Floats, time_s: Floats) -> tuple[Floats, Floats]:

@@ -30,7 +30,7 @@ class RankView:
     Attributes
     ----------
     operator : int32[K]
-    start_s, end_s : float64[K]
+    start_s, end_s, duration_s : float64[K]
     kind : int8[K]
     work_id : int32[K]
     """
@@ -38,6 +38,7 @@ class RankView:
     operator: NDArray[np.int32]
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
+    duration_s: NDArray[np.float64]
     kind: NDArray[np.int8]
     work_id: NDArray[np.int32]
 
@@ -47,13 +48,9 @@ class RankView:
         mine = np.repeat(graph.stream_rank == rank, np.diff(graph.stream_ptr))
         operator = np.unique(graph.stream_operator[mine])
         start, work_id = timeline.start_s[operator], graph.work_id[operator]
-        end = start + timeline.duration_s[operator]
-        return RankView(operator, start, end, graph.work.kind[work_id], work_id)
-
-    @property
-    def duration_s(self) -> NDArray[np.float64]:
-        """float64[K]. Seconds."""
-        return self.end_s - self.start_s
+        duration = timeline.duration_s[operator]
+        kind = graph.work.kind[work_id]
+        return RankView(operator, start, start + duration, duration, kind, work_id)
 
     @property
     def is_segment(self) -> NDArray[np.bool_]:

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from seer.graph.template import TemplateOperator
-
 from seer.graph import COMMUNICATION, DType, OperatorKind, Pass
+from seer.graph.template import TemplateOperator
 from seer.spec import Job
 
 COMPUTE_STREAM, TP_STREAM = 0, 1
@@ -140,19 +139,11 @@ class PassWriter:
             if op.passes in ("backward", "wgrad"):
                 continue
             if op.kind in COMMUNICATION:
-                feeds_gemm = _is_gemm_beside(items, position, +1)
-                if op.kind == OperatorKind.all_gather and feeds_gemm:
-                    self._gather_before_gemm(program, op, values, Pass.forward)
-                elif op.kind == OperatorKind.reduce_scatter and self._pipelined(items, position):
-                    program.communicate(self._row(op, values, Pass.forward, 1 / self._tp))
-                else:
-                    program.communicate(self._row(op, values, Pass.forward))
-                continue
-            scatter = self._pipelined_scatter_after(items, position)
-            if scatter:  # its body runs beside this GEMM, its last chunk after it
-                body = self._row(*scatter, Pass.forward, 1 - 1 / self._tp)
-                program.communicate(body, beside=1)
-            program.compute(self._row(op, values, Pass.forward))
+                self._communicate(program, items, position, Pass.forward)
+            elif op.kind == OperatorKind.gemm and self._overlap == "pipelined":
+                self._gemm(program, items, position, Pass.forward, step=1)
+            else:
+                program.compute(self._row(op, values, Pass.forward))
 
     def backward(self, program: Program, operators: Operators, recompute_core: bool) -> None:
         """Append input-gradient and weight-gradient operators, in reverse."""
@@ -168,12 +159,8 @@ class PassWriter:
                 position = self._backward_gemm(program, items, position)
                 continue
             if op.kind in COMMUNICATION:
-                if op.passes not in ("backward", "both"):
-                    pass
-                elif op.kind == OperatorKind.all_gather and _is_gemm_beside(items, position, -1):
-                    self._gather_before_gemm(program, op, values, Pass.backward)
-                else:
-                    program.communicate(self._row(op, values, Pass.backward))
+                if op.passes in ("backward", "both"):
+                    self._communicate(program, items, position, Pass.backward)
             elif op.kind != OperatorKind.memory or values.get("backward_hbm_bytes", 0) > 0:
                 program.compute(self._row(op, values, Pass.backward))
             position -= 1
@@ -189,7 +176,7 @@ class PassWriter:
         Returns the position of the next item to handle. Order as in Megatron's
         `LinearWithGradAccumulationAndAsyncCommunication.backward`.
         """
-        op, values = items[position]
+        gemm, (op, values) = position, items[position]
         gathers, collectives = [], []
         position -= 1
         while position >= 0 and items[position][0].kind in COMMUNICATION:
@@ -203,7 +190,7 @@ class PassWriter:
         for gather in gathers:
             row = self._row(*gather, Pass.wgrad)
             program.communicate(row, beside=1 if overlap else 0)
-        program.compute(self._row(op, values, Pass.dgrad))
+        self._gemm(program, items, gemm, Pass.dgrad, step=-1)
         if overlap:
             for collective in collectives:
                 program.communicate(self._row(*collective, Pass.backward), beside=1)
@@ -220,28 +207,54 @@ class PassWriter:
             name, OperatorKind.all_gather, "tp", Pass.none, values["full_message"]
         )
 
-    def _gather_before_gemm(
-        self, program: Program, op: TemplateOperator, values: Mapping[str, float], passes: Pass
-    ) -> None:
-        """An all-gather and the GEMM that eats it; pipelined, all but the first chunk overlap."""
-        if self._overlap != "pipelined":
-            program.communicate(self._row(op, values, passes))
+    def _communicate(self, program: Program, items: Items, position: int, passes: Pass) -> None:
+        """A collective of the forward order; pipelined, it runs beside the chunks of its GEMM."""
+        op, values = items[position]
+        step = 1 if passes == Pass.forward else -1
+        share, beside = 1.0, 0
+        after_gemm = _is_gemm_beside(items, position, -1)
+        if self._overlap == "pipelined":
+            if op.kind == OperatorKind.all_gather and _is_gemm_beside(items, position, step):
+                beside = self._tp - 1  # the first chunk is local, the last needs all of it
+            elif op.kind == OperatorKind.reduce_scatter and step == 1 and after_gemm:
+                share = 1 / self._tp  # the rest ran beside the GEMM (`_gemm`)
+        program.communicate(self._row(op, values, passes, share), beside)
+
+    def _gemm(self, program: Program, items: Items, position: int, passes: Pass, step: int) -> None:
+        """A GEMM, in tp chunks of its rows where a collective is pipelined with it.
+
+        Source: Transformer Engine user buffers, ring exchange (`CommOverlapP2P`): one chunk of the
+        gathered or scattered dimension per rank.
+        """
+        op, values = items[position]
+        gathered = self._overlap == "pipelined" and self._pipelined_with(
+            items, position, OperatorKind.all_gather, -step, passes
+        )
+        scatter = None
+        if self._overlap == "pipelined" and passes == Pass.forward:
+            scatter = self._pipelined_with(items, position, OperatorKind.reduce_scatter, 1, passes)
+        if not gathered and not scatter:
+            program.compute(self._row(op, values, passes))
             return
-        program.communicate(self._row(op, values, passes, 1 / self._tp))
-        program.communicate(self._row(op, values, passes, 1 - 1 / self._tp), beside=1)
+        chunk = self._row(op, {**values, "m": values["m"] / self._tp}, passes)
+        program.compute(chunk)
+        if scatter:
+            body = self._row(*scatter, passes, 1 - 1 / self._tp)
+            program.communicate(body, beside=self._tp - 1)
+        for _ in range(self._tp - 1):
+            program.compute(chunk)
 
-    def _pipelined(self, items: Items, position: int) -> bool:
-        return self._overlap == "pipelined" and _is_gemm_beside(items, position, -1)
-
-    def _pipelined_scatter_after(self, items: Items, position: int) -> Item | None:
-        """The forward reduce-scatter that is pipelined with the GEMM at `position`, if any."""
-        if self._overlap != "pipelined" or items[position][0].kind != OperatorKind.gemm:
-            return None
-        for op, values in items[position + 1 :]:
-            if op.kind not in COMMUNICATION:
-                return None
-            if op.kind == OperatorKind.reduce_scatter and op.passes in ("", "forward", "both"):
-                return op, values
+    def _pipelined_with(
+        self, items: Items, position: int, kind: OperatorKind, step: int, passes: Pass
+    ) -> Item | None:
+        """The collective of `kind` that stands directly before or after a GEMM in this pass."""
+        words = ("", "forward", "both") if passes == Pass.forward else ("backward", "both")
+        position += step
+        while 0 <= position < len(items) and items[position][0].kind in COMMUNICATION:
+            op = items[position][0]
+            if op.kind == kind and op.passes in words:
+                return items[position]
+            position += step
         return None
 
     def _row(

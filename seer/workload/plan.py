@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from seer.graph.template import LayerTemplate
 
 from seer.errors import InfeasibleError
 from seer.graph import OperatorKind, WorkTable
+from seer.graph.template import LayerTemplate
 from seer.spec import Job
 from seer.workload.memory import StageParameters, stage_parameters, virtual_stage_layers
 from seer.workload.passes import Operators, PassWriter, Program, Rows, active_operators

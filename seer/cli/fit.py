@@ -1,0 +1,91 @@
+"""`seer fit`: measurements to a calibration file."""
+
+from __future__ import annotations
+
+import shlex
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seer.cli.options import DebugOption, JsonOption, QuietOption
+from seer.cli.output import Output, print_json
+
+
+class Form(StrEnum):
+    """Shapes of curves."""
+
+    auto = "auto"
+    polynomial = "polynomial"
+
+
+FilesArgument = Annotated[
+    list[str], typer.Argument(metavar="MEASUREMENTS...", help="CSV files or folders of them.")
+]
+OutOption = Annotated[
+    str, typer.Option("--output", "-o", metavar="CAL.json", help="Where the calibration goes.")
+]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Name of the device; default: that of the output.")
+]
+NameOption = Annotated[str | None, typer.Option("--name", help="Name of the calibration.")]
+FormOption = Annotated[Form, typer.Option("--form", help="Form of the curves.")]
+DateOption = Annotated[
+    str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="Date in the file; today.")
+]
+
+
+def fit(
+    measurements: FilesArgument,
+    out: OutOption,
+    device: DeviceOption = None,
+    name: NameOption = None,
+    form: FormOption = Form.auto,
+    date: DateOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Fit the curves of one machine and report their cross-validated errors.
+
+    Example: seer fit gemm.csv attention.csv collectives.csv -o my-gpu.json
+    """
+    from datetime import date as calendar
+
+    from seer.errors import UsageError
+    from seer.fit import fit_calibration
+    from seer.readers.calibration_file import write_calibration
+    from seer.readers.measurements import read_licences, read_measurements
+    from seer.reports import curves as report
+
+    output = Output(quiet)
+    try:
+        day = calendar.fromisoformat(date) if date else calendar.today()
+    except ValueError:
+        raise UsageError(f"'{date}' is not a date", where="--date", hint="2026-01-31") from None
+    tables, skipped = read_measurements(measurements)
+    device = device or Path(out.removesuffix(".gz")).stem
+    command = ["seer", "fit", *measurements, "-o", out, "--device", device]
+    command += ["--form", form.value] if form is not Form.auto else []
+    calibration = fit_calibration(
+        tables,
+        device,
+        form.value,
+        name=name or device,
+        licences=read_licences(measurements),
+        date=day.isoformat(),
+        commands=[shlex.join([*command, "--date", day.isoformat()])],
+        progress=lambda curve, done, total: output.progress(f"{done} of {total}: {curve}"),
+    )
+    output.progress("")
+    write_calibration(calibration, out)
+    reasons = [str(row) for row in skipped]
+    if json:
+        print_json(report.to_json(calibration, reasons))
+    else:
+        report.print_calibration(calibration, output.console())
+    output.warn(f"skipped {reason}" for reason in reasons[:10])
+    if len(reasons) > 10:
+        output.warn([f"{len(reasons) - 10} more rows are skipped"])
+    output.notice(f"{out}: {len(calibration.curves)} curves")

@@ -1,0 +1,147 @@
+"""`seer forecast`: how long one training step takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seer.cli.options import (
+    CalibrationOption,
+    ClusterOption,
+    DebugOption,
+    FrameworkOption,
+    GpusOption,
+    JobArgument,
+    JsonOption,
+    QuietOption,
+    SetOption,
+    job_of,
+)
+from seer.cli.output import Output, print_json
+
+if TYPE_CHECKING:
+    from seer.forecast import Forecast
+    from seer.graph_forecast import GraphForecast
+
+Length = Annotated[int | None, typer.Option("--sequence-length", help="Tokens per sequence.")]
+Global = Annotated[int | None, typer.Option("--global-batch", help="Sequences per step.")]
+Micro = Annotated[int | None, typer.Option("--micro-batch", help="Sequences at a time.")]
+TimelineFile = Annotated[
+    str | None,
+    typer.Option("--timeline", metavar="FILE", help="Write a Chrome trace (.json or .json.gz)."),
+]
+Unfold = Annotated[bool, typer.Option("--unfold", help="Play every rank, not one per stage.")]
+MaxOperators = Annotated[int, typer.Option("--max-operators", help="Refuse larger graphs.", min=1)]
+
+
+def forecast(
+    job: JobArgument,
+    gpus: GpusOption = None,
+    cluster: ClusterOption = None,
+    framework: FrameworkOption = None,
+    sequence_length: Length = None,
+    global_batch: Global = None,
+    micro_batch: Micro = None,
+    set_: SetOption = None,
+    calibration: CalibrationOption = None,
+    timeline: TimelineFile = None,
+    unfold: Unfold = False,
+    max_operators: MaxOperators = 20_000_000,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Forecast the time of one training step.
+
+    JOB is a shipped job (seer list jobs), a job file, a graph template, or a model with --gpus
+    and --cluster; a model without a parallelism gets the smallest tp x pp that fits memory.
+
+    Example: seer forecast llama3-70b --gpus 512 --cluster dgx-h100 --set parallelism.tp=8
+    """
+    from seer.readers.job import kind_of
+
+    output = Output(quiet)
+    if kind_of(job) == "graph":
+        _graph(job, cluster, calibration, set_, timeline, max_operators, json, output)
+        return
+    from seer.forecast import forecast as walk
+
+    flags = {
+        "gpus": gpus,
+        "cluster": cluster,
+        "framework": framework,
+        "training.sequence_length": sequence_length,
+        "training.global_batch": global_batch,
+        "training.micro_batch": micro_batch,
+        "calibration": calibration,
+    }
+    found = walk(job_of(job, flags, set_), unfolded=unfold, max_operators=max_operators)
+    if timeline:
+        _write_timeline(timeline, found, output)
+    _show(found, json, output)
+
+
+def _show(found: Forecast, json: bool, output: Output) -> None:
+    if json:
+        from seer.reports.forecast_json import to_json
+
+        print_json(to_json(found))
+    else:
+        from seer.reports.text import print_forecast
+
+        print_forecast(found, output.console())
+    output.warn(found.warnings)
+
+
+def _write_timeline(path: str, found: Forecast | GraphForecast, output: Output) -> None:
+    from seer.reports.chrome_trace import write_chrome_trace
+
+    played = found.played
+    counts = write_chrome_trace(
+        path,
+        played.graph,
+        played.timeline,
+        origin=found.pricing.origin,
+        segments=dict(played.segments),
+    )
+    output.notice(f"{path}: {counts.slices:,} slices, open it in ui.perfetto.dev")
+    if counts.segments_collapsed or counts.ranks_left_out:
+        output.notice(
+            f"  {counts.segments_collapsed:,} segments are drawn as one slice each and "
+            f"{counts.ranks_left_out:,} ranks are left out, to stay small enough to open"
+        )
+
+
+def _graph(
+    path: str,
+    cluster: str | None,
+    calibration: str | None,
+    edits: list[str] | None,
+    timeline: str | None,
+    max_operators: int,
+    json: bool,
+    output: Output,
+) -> None:
+    """Forecast a hand-written graph; `--set NAME=VALUE` replaces its parameters."""
+    from seer.graph_forecast import forecast_graph
+    from seer.readers.graph_template import read_graph_template
+    from seer.readers.overrides import parse_overrides
+    from seer.readers.specs import read_cluster
+    from seer.reports import graph as report
+
+    parameters: dict[str, Any] = parse_overrides(edits or ())
+    graph = read_graph_template(path, parameters, max_operators=max_operators)
+    found = forecast_graph(
+        graph,
+        name=path,
+        cluster=read_cluster(cluster) if cluster else None,
+        calibration=calibration,
+    )
+    if timeline:
+        _write_timeline(timeline, found, output)
+    if json:
+        print_json(report.to_json(found))
+    else:
+        report.print_graph_forecast(found, output.console())
+    output.warn(found.warnings)

@@ -1,0 +1,71 @@
+"""From arguments to an exit code, and from an exception to one helpful line.
+
+Exit codes: 0 done; 1 a stated threshold failed; 2 the command line or a spec is wrong; 3 a file is
+unreadable; 4 the plan cannot run; 70 a defect of Seer; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from seer.errors import SeerError
+
+DEFECT = 70
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; `argv` defaults to the process's arguments. Never raises."""
+    from seer.cli.app import command  # the schema of all commands costs 0.1 s to build
+
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        result = command().main(args=arguments, prog_name="seer", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        return _reader_left()
+    except SeerError as error:
+        if debug:
+            _traceback()
+        return _say(f"error: {error}", error.exit_code)
+    except Exception as error:
+        return _other(error, debug)
+
+
+def _other(error: Exception, debug: bool) -> int:
+    """Errors of the argument parser (they know how to tell themselves), and our own defects."""
+    if hasattr(error, "format_message"):
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "seer"
+        return _say(f"error: {error.format_message()}\n  try: {path} --help", 2)
+    if type(error).__name__ == "Abort":
+        return _say("interrupted", INTERRUPTED)
+    if debug:
+        _traceback()
+    text = " ".join(str(error).split())[:200]
+    hint = "" if debug else "; run it again with --debug for the traceback"
+    what = f"error: this is a defect of Seer: {type(error).__name__}: {text}{hint}"
+    return _say(what, DEFECT)
+
+
+def _say(text: str, code: int) -> int:
+    print(text, file=sys.stderr)
+    return code
+
+
+def _traceback() -> None:
+    import traceback
+
+    traceback.print_exc()
+
+
+def _reader_left() -> int:
+    """The program that read our output is gone (`seer list | head -1`): that is no error."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it once more at exit
+    return 0

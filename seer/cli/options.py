@@ -1,0 +1,60 @@
+"""Options that several commands share, and how a job is found from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seer.errors import UsageError
+
+if TYPE_CHECKING:
+    from seer.spec import Job
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No notices, warnings or progress on stderr.")
+]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show a traceback when it fails.")]
+GpusOption = Annotated[int | None, typer.Option("--gpus", help="Number of GPUs.", min=1)]
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", help="Cluster: a shipped name or a file.")
+]
+FrameworkOption = Annotated[
+    str | None, typer.Option("--framework", help="Framework preset: a shipped name or a file.")
+]
+CalibrationOption = Annotated[
+    str | None, typer.Option("--calibration", help="Calibration: a shipped name or a file.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Edit the job, e.g. parallelism.tp=4."),
+]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="A job, a model (with --gpus and --cluster) or a file.")
+]
+
+
+def job_of(name: str, flags: Mapping[str, Any], edits: list[str] | None) -> Job:
+    """The job that a name and the options mean.
+
+    `flags` maps paths of a job to the values of options (None = not given); `edits` are the
+    `--set` texts, which come after them.
+    """
+    # Imported here: the schema library and numpy would slow down every `--help`.
+    from seer.forecast import choose_parallelism
+    from seer.readers.job import job_from_model, kind_of, read_job
+    from seer.readers.overrides import parse_overrides
+
+    changes = {path: value for path, value in flags.items() if value is not None}
+    changes |= parse_overrides(edits or ())
+    if kind_of(name) != "model":
+        return read_job(name, changes, choose=choose_parallelism)
+    for needed in ("gpus", "cluster"):
+        if needed not in changes:
+            hint = f"seer forecast {name} --gpus 64 --cluster dgx-h100"
+            what = f"'{name}' is a model; --{needed} is needed to make it a job"
+            raise UsageError(what, hint=hint)
+    gpus, cluster = changes.pop("gpus"), changes.pop("cluster")
+    return job_from_model(name, gpus, cluster, changes, choose=choose_parallelism)

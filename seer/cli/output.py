@@ -1,0 +1,61 @@
+"""Where words go: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Output:
+    """How one command speaks."""
+
+    quiet: bool = False
+
+    def console(self) -> Console:
+        """The console for results; NO_COLOR, FORCE_COLOR and TERM=dumb are honoured by rich."""
+        from rich.console import Console  # costs 0.1 s; `--json` does without
+
+        console = Console(highlight=False, soft_wrap=False)
+        if not console.is_terminal:
+            console.width = WIDTH
+        return console
+
+    def notice(self, text: str) -> None:
+        """A line on stderr that is not part of the result."""
+        if not self.quiet:
+            print(text, file=sys.stderr)
+
+    def warn(self, texts: Iterable[str]) -> None:
+        """Warnings on stderr."""
+        for text in texts:
+            self.notice(f"warning: {text}")
+
+    def progress(self, text: str) -> None:
+        """A line that the next one replaces; only on a terminal."""
+        if not self.quiet and sys.stderr.isatty():
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object; a number that is not finite becomes null."""
+    print(json.dumps(_finite(value), indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

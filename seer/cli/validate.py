@@ -1,0 +1,80 @@
+"""`seer validate`: forecasts against published, measured training runs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from seer.cli.options import CalibrationOption, DebugOption, JsonOption, QuietOption
+from seer.cli.output import Output, print_json
+from seer.errors import ThresholdError, UsageError
+
+
+class Level(StrEnum):
+    """How much a forecast may know of the runs it is scored on."""
+
+    cold = "cold"
+    shipped = "shipped"
+    own_steps = "own-steps"
+
+
+RunsArgument = Annotated[str, typer.Argument(metavar="RUNS.csv", help="Table of published runs.")]
+LevelOption = Annotated[Level, typer.Option("--level", help="cold: operator curves alone.")]
+CsvOption = Annotated[
+    str | None, typer.Option("--csv", metavar="FILE", help="Write the raw pairs, one line a run.")
+]
+MarkdownOption = Annotated[
+    str | None, typer.Option("--markdown", metavar="FILE", help="Write the page for the docs.")
+]
+FailOption = Annotated[
+    float | None,
+    typer.Option("--fail-above", metavar="FRACTION", help="Exit 1 when the mean error is larger."),
+]
+
+
+def validate(
+    runs: RunsArgument,
+    level: LevelOption = Level.cold,
+    calibration: CalibrationOption = None,
+    csv: CsvOption = None,
+    markdown: MarkdownOption = None,
+    fail_above: FailOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Forecast every run of a table and score the forecasts.
+
+    Example: seer validate published_runs.csv --csv pairs.csv
+    """
+    if level is not Level.cold:
+        why = "the shipped calibrations declare no factors from runs"
+        what = f"the level '{level.value}' is not supported yet"
+        raise UsageError(what, where="--level", why=why, hint="--level cold")
+    from seer.readers import read_calibration
+    from seer.readers.files import write_whole
+    from seer.reports import validation as report
+    from seer.validate import validate as score
+
+    output = Output(quiet)
+    found = score(
+        runs,
+        level=level.value,
+        calibration=read_calibration(calibration) if calibration else None,
+        progress=lambda done, total: output.progress(f"run {done} of {total}"),
+    )
+    output.progress("")
+    if csv:
+        write_whole(csv, report.to_csv(found))
+    if markdown:
+        write_whole(markdown, report.to_markdown(found, "seer validate RUNS.csv"))
+    if json:
+        print_json(report.to_json(found))
+    else:
+        report.print_report(found, output.console())
+    worst = found.overall[-1].mean_ape
+    if fail_above is not None and not worst <= fail_above:
+        what = f"the mean error {worst:.1%} is above the threshold {fail_above:.1%}"
+        raise ThresholdError(what, where=runs)

@@ -1,0 +1,221 @@
+"""From sweeps to curves: merging, ends, fabrics kept apart, errors by whole series."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seer.calibration.collective import IN_NODE
+from seer.calibration.fabric import Fabric, fabrics_from_json
+from seer.calibration.measurements import Measurements
+from seer.errors import UnreadableError
+from seer.fit.collective import fit_collectives
+
+ROOT = Path(__file__).resolve().parent.parent
+SIZES = [2.0**p for p in range(10, 27)]
+TEXT = ("collective", "dtype", "fabric", "library", "series")
+NUMBERS = ("n_ranks", "n_nodes", "ranks_per_node", "message_bytes")
+
+
+def table(rows):
+    columns = {c: np.array([r[c] for r in rows], object) for c in TEXT}
+    columns |= {c: np.array([float(r[c]) for r in rows]) for c in NUMBERS}
+    return Measurements(
+        kind="collective",
+        columns=columns,
+        time_s=np.array([r["time_s"] for r in rows]),
+        spread=np.full(len(rows), np.nan),
+        source=np.array([r["source"] for r in rows], object),
+        file="hand.csv",
+        line=np.arange(len(rows)) + 2,
+    )
+
+
+def sweep(time_of, sizes=SIZES, series="a", collective="all_reduce", fabric="nv", ranks=8, nodes=1):
+    return table(
+        [
+            {
+                "collective": collective,
+                "dtype": "half",
+                "fabric": fabric,
+                "library": "NCCL-1",
+                "series": series,
+                "n_ranks": ranks,
+                "n_nodes": nodes,
+                "ranks_per_node": ranks // nodes,
+                "message_bytes": s,
+                "time_s": time_of(s),
+                "source": "hand",
+            }
+            for s in sizes
+        ]
+    )
+
+
+def latency_and_bytes(latency, per_byte):
+    return lambda size: latency + per_byte * size
+
+
+def test_a_single_sweep_comes_back_as_measured():
+    (curve,) = fit_collectives([sweep(latency_and_bytes(1.23e-5, 1e-11))], date="2026-01-01")
+    times = [1.23e-5 + 1e-11 * s for s in SIZES]
+    assert curve.evaluate(np.array(SIZES), 8).time_s == pytest.approx(times, rel=1e-9)
+    assert (curve.collective, curve.fabric, curve.ranks_per_node) == ("all_reduce", "nv", IN_NODE)
+    assert curve.info.points == len(SIZES)
+    assert curve.info.domain["message_bytes"] == (SIZES[0], SIZES[-1])
+
+
+def test_eight_times_beyond_a_line_stays_on_the_line():
+    line = latency_and_bytes(1.23e-5, 1e-11)
+    (curve,) = fit_collectives([sweep(line)])
+    for size in (SIZES[0] / 8, SIZES[-1] * 8):
+        assert curve.evaluate(size, 8).time_s.item() == pytest.approx(line(size), rel=1e-6)
+
+
+def test_series_of_one_scale_are_merged_by_their_median():
+    a, b, c = (
+        sweep(latency_and_bytes(factor * 1.23e-5, factor * 1e-11), series=str(factor))
+        for factor in (1.0, 1.1, 5.0)
+    )
+    (curve,) = fit_collectives([a, b, c])
+    assert curve.evaluate(1024.0, 8).time_s.item() == pytest.approx(1.1 * b_time(1024.0), rel=1e-9)
+
+
+def b_time(size):
+    return 1.23e-5 + 1e-11 * size
+
+
+def test_a_spike_is_not_followed():
+    def spiked(size):
+        return b_time(size) * (50.0 if size == SIZES[5] else 1.0)
+
+    (curve,) = fit_collectives([sweep(spiked)])
+    assert curve.evaluate(SIZES[5], 8).time_s.item() == pytest.approx(b_time(SIZES[6]), rel=0.01)
+
+
+def test_times_that_fall_with_size_are_levelled():
+    (curve,) = fit_collectives([sweep(lambda s: 3e-5 if s < SIZES[8] else 1.0001e-5)])
+    time = curve.evaluate(np.array(SIZES), 8).time_s
+    assert (np.diff(time) >= 0).all()
+
+
+def test_a_coarse_clock_counts_only_where_nothing_finer_reaches():
+    coarse = sweep(lambda s: round(3e-5 + 1e-11 * s, 6), [*SIZES, 2.0**28], series="coarse")
+    (curve,) = fit_collectives([sweep(b_time), coarse])
+    assert curve.evaluate(2.0**20, 8).time_s.item() == pytest.approx(b_time(2.0**20), rel=1e-9)
+    assert curve.evaluate(2.0**28, 8).time_s.item() == pytest.approx(0.002714, rel=1e-6)
+
+
+def test_fabrics_never_mix():
+    fast = sweep(b_time, fabric="rdma", ranks=16, nodes=2)
+    slow = sweep(lambda s: 40 * b_time(s), fabric="tcp", ranks=16, nodes=2, series="b")
+    alone = fit_collectives([fast])[0].evaluate(np.array(SIZES), 16, 2)
+    curves = {c.fabric: c for c in fit_collectives([slow, fast])}
+    assert set(curves) == {"rdma", "tcp"}
+    together = curves["rdma"].evaluate(np.array(SIZES), 16, 2)
+    assert together.time_s.tolist() == alone.time_s.tolist()
+
+
+def test_ranks_per_node_make_a_curve_of_their_own_between_nodes_only():
+    tables = [
+        sweep(b_time, ranks=2),
+        sweep(b_time, ranks=8),
+        sweep(b_time, ranks=16, nodes=2, fabric="ib"),
+        sweep(b_time, ranks=2, nodes=2, fabric="ib"),
+    ]
+    found = {(c.fabric, c.ranks_per_node): len(c.scales) for c in fit_collectives(tables)}
+    assert found == {("nv", IN_NODE): 2, ("ib", 8): 1, ("ib", 1): 1}
+
+
+def test_a_rack_of_trays_on_one_nvlink_domain_is_one_node():
+    fabrics = {
+        "rack": Fabric(9e11, "sheet", one_domain=True),
+        "tray": Fabric(9e11, "", "rack", True),
+    }
+    tables = [
+        sweep(b_time, fabric="rack", ranks=72, nodes=18),
+        sweep(b_time, fabric="tray", ranks=4),
+    ]
+    (curve,) = fit_collectives(tables, fabrics=fabrics)
+    assert curve.ranks_per_node == IN_NODE
+    assert [(s.n_ranks, s.n_nodes) for s in curve.scales] == [(4, 1), (72, 1)]
+    assert (curve.nominal_bytes_per_s, curve.nominal_source) == (9e11, "sheet")
+
+
+def test_error_is_that_of_series_the_curve_has_not_seen():
+    # Two sweeps 10 % apart: each is judged by the other, 10 % above and 9.1 % below.
+    pair = [sweep(b_time), sweep(lambda s: 1.1 * b_time(s), series="b")]
+    (curve,) = fit_collectives(pair)
+    error = curve.info.error
+    assert error["held_out_by"] == "series"
+    assert error["n"] == 2 * len(SIZES)
+    assert error["median_ape"] == pytest.approx((0.1 + 1 - 1 / 1.1) / 2, rel=0.01)
+    assert curve.spread.same_scale == pytest.approx(np.log(1.1) / 0.6745, rel=0.01)
+
+
+def test_one_series_alone_has_no_held_out_error_and_borrows_the_pooled_spread():
+    pair = [sweep(b_time), sweep(lambda s: 1.1 * b_time(s), series="b")]
+    lone = sweep(b_time, collective="all_gather")
+    curves = {c.collective: c for c in fit_collectives([*pair, lone])}
+    assert curves["all_gather"].info.error["n"] == 0
+    assert curves["all_gather"].spread.same_scale == curves["all_reduce"].spread.same_scale
+
+
+def test_the_word_alltoall_is_understood_and_unknown_words_are_left_out():
+    tables = [sweep(b_time, collective="alltoall"), sweep(b_time, collective="gossip")]
+    assert [c.collective for c in fit_collectives(tables)] == ["all_to_all"]
+
+
+def test_a_fabric_table_refuses_what_it_does_not_know():
+    good = {"schema": "seer.fabrics/1", "fabrics": {"ib": {"nominal_bytes_per_s": 5e10}}}
+    assert fabrics_from_json(good)["ib"].nominal_bytes_per_s == 5e10
+    with pytest.raises(UnreadableError):
+        fabrics_from_json({**good, "schema": "other"})
+    with pytest.raises(UnreadableError):
+        fabrics_from_json({**good, "fabrics": {"ib": {"speed": 1}}})
+
+
+def read(shared, name):
+    rows = []
+    with open(shared / "data" / "calibration" / "collectives" / f"{name}.csv") as lines:
+        for row in csv.DictReader(lines):
+            row["time_s"] = float(row["time_us"]) * 1e-6
+            rows.append(row)
+    return table(rows)
+
+
+def test_the_shipped_fabric_table_is_whole():
+    path = ROOT / "templates" / "fabrics" / "measured.json"
+    fabrics = fabrics_from_json(json.loads(path.read_text()))
+    assert fabrics["ib_ndr400_8nic"].nominal_bytes_per_s == 50e9  # 400 Gb/s per GPU
+    assert all(f.source for f in fabrics.values())
+    assert all(f.pooled_as in fabrics for f in fabrics.values() if f.pooled_as)
+    # Networks far from their wire must never lend an efficiency to a fast one.
+    for label in ("internode_unspecified", "slingshot11_sockets_inferred"):
+        assert fabrics[label].nominal_bytes_per_s == 0.0
+
+
+@pytest.mark.parametrize("name", ["a100_sxm", "h100_sxm", "h200_sxm"])
+def test_real_sweeps_cut_at_an_eighth_are_continued_within_8_percent(shared, name):
+    beyond = [
+        c.info.error["median_ape_8x_beyond"]
+        for c in fit_collectives([read(shared, name)])
+        if c.ranks_per_node == IN_NODE and "median_ape_8x_beyond" in c.info.error
+    ]
+    assert len(beyond) >= 3
+    assert np.median(beyond) <= 0.08
+
+
+@pytest.mark.parametrize("name", ["h100_sxm", "h200_sxm", "b200_sxm", "gb200"])
+def test_real_held_out_series_from_1_mib_are_met_within_3_5_percent(shared, name):
+    within = [
+        c.info.error["median_ape_from_1_mib"]
+        for c in fit_collectives([read(shared, name)])
+        if c.ranks_per_node == IN_NODE and "median_ape_from_1_mib" in c.info.error
+    ]
+    assert len(within) >= 3
+    assert np.median(within) <= 0.035

@@ -1,0 +1,144 @@
+"""Folded equals unfolded, and the closed bounds hold."""
+
+from __future__ import annotations
+
+import jobs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seer.errors import InfeasibleError
+from seer.graph import OperatorGraph
+from seer.play import play
+from seer.spec import Job
+from seer.timeline import Timeline, peak_memory_all
+from seer.workload import Plan, fold, lay_out, peak_bytes, unfold, unfolded_size
+
+SWITCH = st.booleans()
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Job:
+    """Any plan the workload can express, small enough to unfold."""
+    schedule = draw(st.sampled_from(["gpipe", "1f1b", "interleaved"]))
+    pp = draw(st.sampled_from([2, 4] if schedule == "interleaved" else [1, 2, 4]))
+    vpp = 2 if schedule == "interleaved" else 1
+    tp, dp = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 3]))
+    sharded = draw(SWITCH)
+    framework = {
+        "p2p": draw(st.sampled_from(["blocking", "overlap"])),
+        "scatter_gather": draw(SWITCH),
+        "tp_overlap": draw(st.sampled_from(["none", "dgrad", "pipelined"])),
+        "dp_overlap": draw(SWITCH),
+        "param_gather_overlap": draw(SWITCH),
+        "bucket_parameters": draw(st.sampled_from([0, 10_000, 60_000])),
+        "grad_accumulate_bytes": {"fp16": draw(st.sampled_from([0.0, 6.0]))},
+        "step_overhead_s": draw(st.sampled_from([0.0, 1e-3])),
+        "parameters": jobs.FRAMEWORK.parameters | {"fused_attention": float(draw(SWITCH))},
+    }
+    uneven = schedule == "1f1b" and pp == 4 and draw(SWITCH)
+    return jobs.job(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        vpp=vpp,
+        schedule=schedule,
+        zero=int(sharded),
+        sequence_parallel=tp > 1 and draw(SWITCH),
+        layers_per_stage=(1, 3, 3, 1) if uneven else (),
+        micro_batches=pp * draw(st.integers(1, 2)),
+        training={"recompute": draw(st.sampled_from(["none", "selective", "full"]))},
+        framework=framework,
+        model={"tied_embeddings": draw(SWITCH)},
+    )
+
+
+def play_folded(plan: Plan) -> tuple[OperatorGraph, Timeline]:
+    """Play segments, then the schedule over them, with invented durations."""
+    durations = jobs.invented_durations(plan.work)
+    for row, segment in zip(plan.segment_row, plan.segments, strict=True):
+        graph = segment.graph(plan.work)
+        durations[row] = play(graph, durations[graph.work_id]).makespan_s
+    graph = fold(plan)
+    return graph, play(graph, durations[graph.work_id])
+
+
+def play_unfolded(plan: Plan) -> tuple[OperatorGraph, Timeline]:
+    graph = unfold(plan)
+    return graph, play(graph, jobs.invented_durations(plan.work)[graph.work_id], engine="python")
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans())
+def test_folded_and_unfolded_plays_end_at_the_same_time(job: Job) -> None:
+    plan = lay_out(job, jobs.template())
+    _, folded = play_folded(plan)
+    _, unfolded = play_unfolded(plan)
+    assert folded.makespan_s == pytest.approx(unfolded.makespan_s, rel=1e-9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(plans())
+def test_the_folded_graph_stands_for_every_operator_of_the_unfolded_one(job: Job) -> None:
+    plan = lay_out(job, jobs.template())
+    unfolded = unfold(plan)
+    counted = unfolded_size(plan)
+    assert counted <= len(unfolded) <= counted + 4 * job.gpus  # the step's end is not counted
+    folded = fold(plan)
+    tp = job.parallelism.tp
+    stands_for = 0
+    for row, times in zip(folded.work_id, folded.multiplicity, strict=True):
+        at = np.flatnonzero(plan.segment_row == row)
+        if len(at):
+            stream = plan.segments[at[0]].stream
+            stands_for += times * (stream == 0).sum() + times // tp * (stream == 1).sum()
+        else:
+            stands_for += times
+    assert stands_for == len(unfolded)
+
+
+@settings(max_examples=30, deadline=None)
+@given(plans())
+def test_peak_memory_of_a_play_never_exceeds_the_closed_bound(job: Job) -> None:
+    plan = lay_out(job, jobs.template())
+    bound = peak_bytes(plan)
+    static = np.array([p.total_bytes for p in plan.parameters])
+    graph, timeline = play_unfolded(plan)
+    peaks = peak_memory_all(graph, timeline)
+    per_stage = job.parallelism.tp * job.parallelism.dp
+    for rank in range(job.gpus):
+        stage = rank // per_stage
+        assert peaks[rank] + static[stage] <= bound[stage] * (1 + 1e-12)
+
+
+def test_every_rank_of_a_stage_runs_at_the_same_time() -> None:
+    plan = lay_out(jobs.job(tp=2, pp=2, dp=2), jobs.template())
+    graph, timeline = play_unfolded(plan)
+    ends = [timeline.end_s[graph.rank == rank].max() for rank in (0, 1, 2, 3)]
+    assert ends[1] == ends[3]  # not the lowest member of any group
+    assert max(ends) == timeline.end_s[graph.rank < 4].max()
+
+
+def test_unfolding_refuses_a_graph_that_is_too_large_and_names_its_size() -> None:
+    plan = lay_out(jobs.job(tp=2, pp=2, dp=2), jobs.template())
+    size = unfolded_size(plan)
+    with pytest.raises(InfeasibleError, match=f"{size:,} operators"):
+        unfold(plan, max_operators=100)
+
+
+def test_ranks_are_numbered_over_tp_then_dp_then_pp() -> None:
+    graph = unfold(lay_out(jobs.job(tp=2, pp=2, dp=2), jobs.template()))
+    head = graph.rank[graph.work_id == graph.work.name.index("logits forward")]
+    assert sorted(set(head.tolist())) == [4, 5, 6, 7]  # the last stage
+
+
+def test_uneven_stages_take_the_layers_they_are_given() -> None:
+    job = jobs.job(pp=4, layers_per_stage=(1, 3, 3, 1))
+    graph = unfold(lay_out(job, jobs.template()))
+    row = graph.work.name.index("fc1 forward")
+    layers = {
+        r: sorted(set(graph.layer[(graph.rank == r) & (graph.work_id == row)].tolist()))
+        for r in range(4)
+    }
+    assert layers == {0: [0], 1: [1, 2, 3], 2: [4, 5, 6], 3: [7]}
