@@ -146,36 +146,16 @@ class AttentionCurve:
             self.spread.at(distance, near.outside),
         )
 
-    def nearest_points(
-        self,
-        batch: float,
-        heads: float,
-        kv_heads: float,
-        seq_q: float,
-        seq_kv: float,
-        head_dim: float,
-        count: int = 5,
-    ) -> list[dict[str, Any]]:
-        """The measured points nearest to a shape: shape, time_s, source."""
-        b, h, g, d = (np.array([float(v)]) for v in (batch, heads, kv_heads, head_dim))
+    def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
+        """The measured points nearest to a work row: shape, time_s, source."""
+        place, length = _query_of(row)
         found = []
-        for line, at in self.lines.nearest(
-            attention_places(b, h, g, d)[0], float(np.sqrt(seq_q * seq_kv)), count
-        ):
-            all_heads, size, sequences, shared = self.lines.places[line][:4]
-            length = float(self.lines.axis[at])
-            per_sequence = all_heads / sequences
-            shape = (sequences, per_sequence, length, length, size)
-            prior = self.prior_s(*(np.array([v]) for v in shape))[0]
-            named = {
-                "batch": int(sequences),
-                "heads": int(per_sequence),
-                "kv_heads": round(per_sequence / shared),
-                "seq": int(length),
-                "head_dim": int(size),
-            }
+        for line, at in self.lines.nearest(place, length, count):
+            shape = _shape_of(self.lines, line, at)
+            sizes = (shape[c] for c in ("batch", "heads", "seq", "seq", "head_dim"))
+            prior = self.prior_s(*(np.array([float(v)]) for v in sizes))[0]
             time_s = float(prior * np.exp(self.lines.values[line, at]))
-            found.append({"shape": named, "time_s": time_s, "source": self.info.source})
+            found.append({"shape": shape, "time_s": time_s, "source": self.info.source})
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -207,6 +187,27 @@ class AttentionCurve:
             spread=Spread(**data["spread"]),
             fade=data["fade"],
         )
+
+
+def _query_of(row: Mapping[str, Any]) -> tuple[Floats, float]:
+    """Place and length of a work row among the lines."""
+    heads = max(float(row["heads"]), 1.0)
+    columns = (row["batch"], heads, float(row["kv_heads"]) or heads, row["k"])
+    one = (np.array([max(float(v), 1.0)]) for v in columns)
+    return attention_places(*one)[0], float(np.sqrt(max(row["m"], 1) * max(row["n"], 1)))
+
+
+def _shape_of(lines: Lines, line: int, at: int) -> dict[str, int]:
+    """The attention shape of a measured point."""
+    all_heads, head_dim, batch, shared = lines.places[line][:4]
+    heads = all_heads / batch
+    return {
+        "batch": round(batch),
+        "heads": round(heads),
+        "kv_heads": round(heads / shared),
+        "seq": round(lines.axis[at]),
+        "head_dim": round(head_dim),
+    }
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,17 @@ class BackwardRatio:
         origin = origin_of(near.distance, near.outside)
         spread = self.spread.at(near.distance, near.outside)
         return Estimate(np.exp(near.value), origin, spread)
+
+    def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
+        """The measured ratios nearest to a work row: shape, ratio, source."""
+        return [
+            {
+                "shape": _shape_of(self.lines, line, at),
+                "ratio": float(np.exp(self.lines.values[line, at])),
+                "source": self.info.source,
+            }
+            for line, at in self.lines.nearest(*_query_of(row), count)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a calibration file."""

@@ -25,12 +25,16 @@ class Fabric:
         same hardware.
     one_domain : bool
         All ranks are in one NVLink domain, however many trays the files count as nodes.
+    identified : bool
+        False for a label that only says that the network is not known ("unspecified"): in another
+        file it means another network.
     """
 
     nominal_bytes_per_s: float = 0.0
     source: str = ""
     pooled_as: str = ""
     one_domain: bool = False
+    identified: bool = True
 
 
 def fabrics_from_json(data: Mapping[str, Any]) -> dict[str, Fabric]:

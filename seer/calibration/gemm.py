@@ -15,6 +15,8 @@ from seer.calibration.lines import Lines
 ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp8_block": 1}
 """Bytes of one input element by data type of a curve."""
 
+_SHAPE = ("m", "n", "k", "batch")
+
 _TILE = 128.0
 """Output tile of the batched products of attention: one more tile is one more step in time."""
 
@@ -130,11 +132,9 @@ class GemmCurve:
         origin = origin_of(distance, near.outside)
         return Estimate(time_s, origin, self.spread.at(distance, near.outside))
 
-    def nearest_points(
-        self, m: float, n: float, k: float, batch: float = 1, count: int = 5
-    ) -> list[dict[str, Any]]:
-        """The measured points nearest to a shape: shape, time_s, source."""
-        one = (np.array([float(v)]) for v in (m, n, k, batch))
+    def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
+        """The measured points nearest to a work row: shape, time_s, source."""
+        one = (np.array([max(float(row[name]), 1.0)]) for name in _SHAPE)
         place, position = self.query(*one)
         found = []
         for line, at in self.lines.nearest(place[0], float(position[0]), count):
@@ -143,7 +143,7 @@ class GemmCurve:
             shape = [*sizes[:3], along] if self.axis == "batch" else [along, *sizes, 1.0]
             prior = self.prior_s(*(np.array([v]) for v in shape))[0]
             time_s = float(prior * np.exp(self.lines.values[line, at]))
-            named = {key: int(v) for key, v in zip("m n k batch".split(), shape, strict=True)}
+            named = {name: int(v) for name, v in zip(_SHAPE, shape, strict=True)}
             found.append({"shape": named, "time_s": time_s, "source": self.info.source})
         return found
 

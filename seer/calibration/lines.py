@@ -115,7 +115,7 @@ class Lines:
 
     @cached_property
     def _logs(self) -> NDArray[np.float64]:
-        return np.log(self.places) * np.asarray(self.scale)
+        return np.asarray(np.log(self.places) * np.asarray(self.scale))
 
     def at(
         self, places: NDArray[np.float64], axis: NDArray[np.float64], *, leave_out: bool = False
@@ -191,7 +191,7 @@ class Lines:
         query = np.log(axis)
         below = np.abs(query - np.log(self.axis[low]))[:, None] + self._gap[near, low[:, None]]
         above = np.abs(query - np.log(self.axis[high]))[:, None] + self._gap[near, high[:, None]]
-        return np.minimum(below, above)
+        return np.asarray(np.minimum(below, above))
 
     def _outside(
         self, query: NDArray[np.float64], axis: NDArray[np.float64]
@@ -202,7 +202,7 @@ class Lines:
         log_axis = np.log(axis)
         beyond += np.clip(np.log(self.axis[0]) - log_axis, 0, None)
         beyond += np.clip(log_axis - np.log(self.axis[-1]), 0, None)
-        return beyond
+        return np.asarray(beyond)
 
     def nearest(
         self, place: NDArray[np.float64], position: float, count: int

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.calibration.estimate import CurveInfo, Estimate, Spread, origin_of
+from seer.graph import DType
 
 Floats = NDArray[np.float64]
 
@@ -107,8 +108,11 @@ class MemoryCurve:
         off = np.abs(logs - np.clip(logs, known[0], known[-1]))
         return np.where(columns > 0, shift, 0.0), np.where(columns > 0, off, 0.0)
 
-    def nearest_points(self, traffic_bytes: float, count: int = 5) -> list[dict[str, Any]]:
-        """The knots nearest to an amount of traffic: shape, time_s, source."""
+    def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
+        """The knots nearest to a work row: shape, time_s, source."""
+        element_bytes = DType(int(row["dtype"])).size_bytes or 2
+        sizes = (row["m"], row["n"], element_bytes, row["hbm_bytes"])
+        traffic_bytes = float(self.traffic_bytes(*(np.array([float(v)]) for v in sizes))[0])
         gap = np.abs(np.log(self.knot_bytes) - np.log(max(traffic_bytes, 1.0)))
         return [
             {

@@ -66,6 +66,10 @@ class PolynomialCurve:
         beyond = np.abs(np.log(np.maximum(size, 1e-12) / np.clip(size, low, high)))
         return Estimate(amount / self.throughput(size), origin, self.spread_log + 0.1 * beyond)
 
+    def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
+        """None: this form keeps no measurements, only its coefficients."""
+        return []
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for a calibration file."""
         return {

@@ -55,7 +55,7 @@ def fit(
 
     from seer.errors import UsageError
     from seer.fit import fit_calibration
-    from seer.readers.calibration_file import write_calibration
+    from seer.readers.calibration_file import read_fabrics, write_calibration
     from seer.readers.measurements import read_licences, read_measurements
     from seer.reports import curves as report
 
@@ -74,6 +74,7 @@ def fit(
         form.value,
         name=name or device,
         licences=read_licences(measurements),
+        fabrics=read_fabrics(),
         date=day.isoformat(),
         commands=[shlex.join([*command, "--date", day.isoformat()])],
         progress=lambda curve, done, total: output.progress(f"{done} of {total}: {curve}"),

@@ -19,6 +19,7 @@ from seer.cli.options import (
     job_of,
 )
 from seer.cli.output import Output, print_json
+from seer.errors import UsageError
 
 if TYPE_CHECKING:
     from seer.forecast import Forecast
@@ -62,24 +63,30 @@ def forecast(
     from seer.readers.job import kind_of
 
     output = Output(quiet)
-    if kind_of(job) == "graph":
-        _graph(job, cluster, calibration, set_, timeline, max_operators, json, output)
-        return
-    from seer.forecast import forecast as walk
-
-    flags = {
+    flags: dict[str, Any] = {
         "gpus": gpus,
-        "cluster": cluster,
         "framework": framework,
         "training.sequence_length": sequence_length,
         "training.global_batch": global_batch,
         "training.micro_batch": micro_batch,
-        "calibration": calibration,
     }
+    if kind_of(job) == "graph":
+        _refuse_job_options([path for path, value in flags.items() if value is not None], job)
+        _graph(job, cluster, calibration, set_, timeline, max_operators, json, output)
+        return
+    from seer.forecast import forecast as walk
+
+    flags |= {"cluster": cluster, "calibration": calibration}
     found = walk(job_of(job, flags, set_), unfolded=unfold, max_operators=max_operators)
     if timeline:
         _write_timeline(timeline, found, output)
     _show(found, json, output)
+
+
+def _refuse_job_options(given: list[str], path: str) -> None:
+    if given:
+        what = f"a graph template has no {given[0].split('.')[-1].replace('_', ' ')}"
+        raise UsageError(what, where=path, hint="its own parameters are set with --set NAME=VALUE")
 
 
 def _show(found: Forecast, json: bool, output: Output) -> None:

@@ -50,6 +50,7 @@ def list_names(
     if json:
         print_json({"schema": SCHEMA, **tables})
         return
+    from rich.markup import escape
     from rich.table import Table
 
     console = Output(quiet).console()
@@ -58,7 +59,7 @@ def list_names(
         table.add_column("name", no_wrap=True)
         table.add_column("what it is")
         for row in rows:
-            table.add_row(row["name"], row["description"])
+            table.add_row(escape(row["name"]), escape(row["description"]))
         console.print(table)
         console.print()
 
@@ -97,7 +98,7 @@ def _calibration(spec: dict[str, Any]) -> str:
 
 
 def _framework(spec: dict[str, Any]) -> str:
-    return str(spec.get("source", "")).split(":")[0].split(";")[0]
+    return str(spec.get("source", "")).split(": ")[0]
 
 
 _LINES: dict[Kind, Callable[[dict[str, Any]], str]] = {

@@ -70,12 +70,12 @@ def _price(
     if not left.any():
         return
     shape = tuple(s[left] for s in shape)
-    estimate, index = _forward(curves, shape, causal, sheet)
+    estimate, used = _forward(curves, shape, causal, sheet)
     if backward:
         estimate = _times_ratio(estimate, ratios, shape, causal, sheet)
-        sheet.fill(rows[left], estimate, index, Origin.derived)
+        sheet.fill(rows[left], estimate, used, Origin.derived)
     else:
-        sheet.fill(rows[left], estimate, index)
+        sheet.fill(rows[left], estimate, used)
 
 
 def _shape(work: WorkTable, rows: Rows) -> tuple[Floats, ...]:

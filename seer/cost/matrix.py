@@ -11,6 +11,7 @@ from seer.cost.physics import assume, peak_flop_per_s
 from seer.cost.pricing import Rows, Sheet
 from seer.graph import DType, OperatorKind, Origin, Pass, WorkTable
 
+Floats = NDArray[np.float64]
 Indexed = list[tuple[int, GemmCurve]]
 
 _PLAIN = ("", "linear")
@@ -32,16 +33,26 @@ def price_gemms(
         ],
         np.int64,
     )
-    whole = work.train_pass[rows] == Pass.backward
-    for key in np.unique(np.stack([label, work.dtype[rows], whole], axis=1), axis=0).tolist():
-        variant, dtype, backward = key
-        mine = rows[(label == variant) & (work.dtype[rows] == dtype) & (whole == backward)]
+    keys = np.stack([label, work.dtype[rows], work.train_pass[rows]], axis=1)
+    for key in np.unique(keys, axis=0).tolist():
+        variant, dtype, train_pass = key
+        mine = rows[(keys == key).all(axis=1)]
         wanted = (_BATCHED[variant - 1],) if variant else _PLAIN
-        _price(work, mine, wanted, DType(dtype).name, bool(backward), curves, cluster, sheet)
+        room = _price_backward if train_pass == Pass.backward else _price
+        room(work, mine, wanted, DType(dtype).name, curves, cluster, sheet)
     grouped = rows[work.kind[rows] == OperatorKind.grouped_gemm]
     if len(grouped):
         sheet.origin[grouped] = np.maximum(sheet.origin[grouped], Origin.derived)
         sheet.note("grouped GEMMs are priced as plain ones of the same total size")
+
+
+def _named(curves: Indexed, variants: tuple[str, ...], sheet: Sheet) -> Indexed:
+    """Curves of a variant; those of plain products where it has none."""
+    named = [(i, c) for i, c in curves if c.variant in variants]
+    if named or variants == _PLAIN:
+        return named
+    sheet.note(f"{variants[0]} is priced by the curve of plain GEMMs, for want of its own")
+    return [(i, c) for i, c in curves if c.variant in _PLAIN]
 
 
 def _price(
@@ -49,60 +60,87 @@ def _price(
     rows: Rows,
     variants: tuple[str, ...],
     dtype: str,
-    backward: bool,
     curves: Indexed,
     cluster: Cluster,
     sheet: Sheet,
 ) -> None:
-    """One variant, data type and pass: own curve where it was measured, then kin, then physics."""
-    named = [(i, c) for i, c in curves if c.variant in variants]
-    if not named and variants != _PLAIN:
-        named = [(i, c) for i, c in curves if c.variant in _PLAIN]
-        sheet.note(f"{variants[0]} is priced by the curve of plain GEMMs, for want of its own")
-    direct = [(i, c) for i, c in named if c.dtype == dtype and _is_backward(c) == backward]
+    """One product each: the curve of its own pass or forward; own data type, kin, then physics."""
+    named = _named(curves, variants, sheet)
+    own = Pass(int(work.train_pass[rows[0]])).name
+    passes = (own, "forward") if own in ("dgrad", "wgrad") else ("forward",)
     left = rows
-    for index, curve in direct:
-        inside = _inside(curve, work, left)
-        _fill(work, left[inside], index, curve, sheet)
-        left = left[~inside]
+    for train_pass in passes:
+        for index, curve in named:
+            if (curve.dtype, curve.train_pass) == (dtype, train_pass):
+                inside = _inside(curve, work, left)
+                _fill(work, left[inside], index, curve, sheet)
+                left = left[~inside]
     if not len(left):
         return
-    choice = _fallback(named, dtype, backward)
+    choice = _widest(named, dtype)
     if choice is None:
         assume(work, left, cluster, sheet, f"there is no GEMM curve for {dtype}")
         return
     index, curve = choice
-    at_best = Origin.measured
-    if curve.dtype != dtype:
-        sheet.note(f"{dtype} GEMMs are priced with the {curve.dtype} curve ({curve.stack})")
-        if curve.dtype not in _KIN.get(dtype, ()):
-            at_best = Origin.derived
-    times = 2.0 if backward and not _is_backward(curve) else 1.0
-    if times > 1.0:
-        at_best = Origin.derived
-    _fill(work, left, index, curve, sheet, times, at_best)
-    if at_best == Origin.derived and curve.dtype not in (dtype, *_KIN.get(dtype, ())):
-        _rescale(work, left, dtype, curve.dtype, cluster, sheet)
+    _fill(work, left, index, curve, sheet, _trust(curve, dtype, sheet))
+    _rescale(work, left, dtype, curve, cluster, sheet)
 
 
-def _is_backward(curve: GemmCurve) -> bool:
-    return curve.train_pass == "backward"
+def _price_backward(
+    work: WorkTable,
+    rows: Rows,
+    variants: tuple[str, ...],
+    dtype: str,
+    curves: Indexed,
+    cluster: Cluster,
+    sheet: Sheet,
+) -> None:
+    """Both gradients in one row, in the shape of the forward product C[m, n] = A[m, k] B[k, n].
 
-
-def _fallback(named: Indexed, dtype: str, backward: bool) -> tuple[int, GemmCurve] | None:
-    """The best curve for rows outside all direct ones: right pass and type first, widest first.
-
-    A whole backward outside its own curve is twice the forward curve, if that reaches further.
+    Where no whole backward was measured it is the input gradient [m, k] = [m, n] [n, k] and the
+    weight gradient [n, k] = [n, m] [m, k], by the forward curve.
     """
-    forward = [(i, c) for i, c in named if not _is_backward(c)]
-    pool = forward or named
-    if backward:
-        pool = [(i, c) for i, c in named if _is_backward(c)] or forward
-    for types in ((dtype, *_KIN.get(dtype, ())), tuple(sorted({c.dtype for _, c in pool}))):
-        fits = [(i, c) for i, c in pool if c.dtype in types]
-        if fits:
-            return max(fits, key=lambda pair: pair[1].info.points)
-    return None
+    named = _named(curves, variants, sheet)
+    whole = [(i, c) for i, c in named if c.train_pass == "backward"]
+    left = rows
+    for index, curve in whole:
+        inside = _inside(curve, work, left) & (curve.dtype == dtype)
+        _fill(work, left[inside], index, curve, sheet)
+        left = left[~inside]
+    if not len(left):
+        return
+    if variants != _PLAIN and whole:
+        index, curve = whole[0]
+        _fill(work, left, index, curve, sheet, _trust(curve, dtype, sheet))
+        return
+    choice = _widest(named, dtype)
+    if choice is None:
+        assume(work, left, cluster, sheet, f"there is no GEMM curve for {dtype}")
+        return
+    index, curve = choice
+    m, n, k, batch = _shape(work, left)
+    one, two = curve.evaluate(m, k, n, batch), curve.evaluate(n, k, m, batch)
+    both = (one.time_s + two.time_s) * curve.gradient_factor
+    estimate = Estimate(
+        both, np.maximum(one.origin, two.origin), np.maximum(one.spread, two.spread)
+    )
+    sheet.fill(left, estimate, index, max(Origin.derived, _trust(curve, dtype, sheet)))
+    _rescale(work, left, dtype, curve, cluster, sheet)
+
+
+def _widest(named: Indexed, dtype: str) -> tuple[int, GemmCurve] | None:
+    """The forward curve of the most measurements: of the data type, of its kin, of any."""
+    forward = [(i, c) for i, c in named if c.train_pass == "forward"]
+    kin = [(i, c) for i, c in forward if c.dtype in (dtype, *_KIN.get(dtype, ()))]
+    return max(kin or forward, key=lambda pair: pair[1].info.points, default=None)
+
+
+def _trust(curve: GemmCurve, dtype: str, sheet: Sheet) -> Origin:
+    """The best origin that a curve of this data type can give; says which was taken."""
+    if curve.dtype == dtype:
+        return Origin.measured
+    sheet.note(f"{dtype} GEMMs are priced with the {curve.dtype} curve ({curve.stack})")
+    return Origin.measured if curve.dtype in _KIN.get(dtype, ()) else Origin.derived
 
 
 def _inside(curve: GemmCurve, work: WorkTable, rows: Rows) -> NDArray[np.bool_]:
@@ -115,32 +153,40 @@ def _inside(curve: GemmCurve, work: WorkTable, rows: Rows) -> NDArray[np.bool_]:
     return inside
 
 
+def _shape(work: WorkTable, rows: Rows) -> tuple[Floats, Floats, Floats, Floats]:
+    m, n, k, batch = (
+        np.maximum(getattr(work, c)[rows], 1).astype(np.float64) for c in ("m", "n", "k", "batch")
+    )
+    return m, n, k, batch
+
+
 def _fill(
     work: WorkTable,
     rows: Rows,
     index: int,
     curve: GemmCurve,
     sheet: Sheet,
-    times: float = 1.0,
     at_best: Origin = Origin.measured,
 ) -> None:
+    """One curve's answer for some rows; a gradient by a forward curve is never a measured point."""
     if not len(rows):
         return
-    shape = (np.maximum(getattr(work, c)[rows], 1).astype(np.float64) for c in "m n k batch".split())
-    estimate = curve.evaluate(*shape)
+    estimate = curve.evaluate(*_shape(work, rows))
     gradient = np.isin(work.train_pass[rows], (Pass.dgrad, Pass.wgrad))
-    factor = times * np.where(gradient, curve.gradient_factor, 1.0)
+    gradient &= curve.train_pass == "forward"
+    time_s = estimate.time_s * np.where(gradient, curve.gradient_factor, 1.0)
     origin = np.where(gradient, np.maximum(estimate.origin, Origin.interpolated), estimate.origin)
-    estimate = Estimate(estimate.time_s * factor, origin.astype(np.int8), estimate.spread)
-    sheet.fill(rows, estimate, index, at_best)
+    sheet.fill(rows, Estimate(time_s, origin.astype(np.int8), estimate.spread), index, at_best)
 
 
 def _rescale(
-    work: WorkTable, rows: Rows, dtype: str, measured: str, cluster: Cluster, sheet: Sheet
+    work: WorkTable, rows: Rows, dtype: str, curve: GemmCurve, cluster: Cluster, sheet: Sheet
 ) -> None:
-    """Another precision: the measured time in proportion to the peaks."""
+    """A precision without kin: the measured time in proportion to the peaks."""
+    if curve.dtype in (dtype, *_KIN.get(dtype, ())):
+        return
     peaks = cluster.device.peak_flop_per_s
-    measured_peak = peaks.get(measured.removesuffix("_block"), peaks.get("bf16", 0.0))
+    measured_peak = peaks.get(curve.dtype.removesuffix("_block"), peaks.get("bf16", 0.0))
     if measured_peak > 0:
         sheet.time_s[rows] *= measured_peak / peak_flop_per_s(work, rows, cluster)
-        sheet.note(f"{dtype} GEMMs are scaled from {measured} by the ratio of the peaks")
+        sheet.note(f"{dtype} GEMMs are scaled from {curve.dtype} by the ratio of the peaks")

@@ -36,9 +36,7 @@ def matrix_flop(work: WorkTable, rows: Rows) -> Floats:
     The backward pass of a product is two products of the same size; of attention at least two and
     a half (five products against two).
     """
-    m, n, k, batch = (
-        getattr(work, c)[rows].astype(np.float64) for c in ("m", "n", "k", "batch")
-    )
+    m, n, k, batch = (getattr(work, c)[rows].astype(np.float64) for c in ("m", "n", "k", "batch"))
     flop = 2.0 * m * n * k * np.maximum(batch, 1)
     attention = work.kind[rows] == OperatorKind.attention
     heads = work.heads[rows].astype(np.float64)

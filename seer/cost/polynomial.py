@@ -16,25 +16,38 @@ Floats = NDArray[np.float64]
 Indexed = list[tuple[int, PolynomialCurve]]
 
 
-def price_polynomial(
-    work: WorkTable, rows: Rows, calibration: Calibration, sheet: Sheet
-) -> None:
+def price_polynomial(work: WorkTable, rows: Rows, calibration: Calibration, sheet: Sheet) -> None:
     """Fill the rows whose kind has a polynomial; the others are left to the other rooms."""
     curves = [(i, c) for i, c in enumerate(calibration.curves) if isinstance(c, PolynomialCurve)]
+    alike: dict[tuple[object, ...], list[int]] = {}
     for row in rows.tolist():
-        kind = OperatorKind(int(work.kind[row]))
-        mine = [(i, c) for i, c in curves if c.kind == _curve_kind(kind)]
-        if not mine:
-            continue
-        wish = _wish(work, row, kind)
-        index, curve = max(
-            mine, key=lambda pair: (_fit(pair[1], wish), pair[1].info.points)
-        )
-        one = np.array([row], np.int64)
-        size, amount = _sizes(work, one, curve.resource)
-        times = 2.0 if kind == OperatorKind.gemm and _whole_backward(work, row, curve) else 1.0
-        sheet.fill(one, curve.evaluate(size, amount), index, _at_best(curve, wish))
-        sheet.time_s[one] *= times
+        alike.setdefault(
+            (work.variant[row], *(int(getattr(work, c)[row]) for c in _TELLING)), []
+        ).append(row)
+    for group in alike.values():
+        _price_alike(work, np.array(group, np.int64), curves, sheet)
+
+
+_TELLING = ("kind", "dtype", "train_pass", "causal", "group_ranks", "group_nodes")
+"""Columns that decide which curve answers; rows that agree in them are priced together."""
+
+
+def _price_alike(work: WorkTable, rows: Rows, curves: Indexed, sheet: Sheet) -> None:
+    first = int(rows[0])
+    kind = OperatorKind(int(work.kind[first]))
+    mine = [(i, c) for i, c in curves if c.kind == _curve_kind(kind)]
+    if not mine:
+        return
+    wish = _wish(work, first)
+    index, curve = max(mine, key=lambda pair: (_fit(pair[1], wish), pair[1].info.points))
+    size, amount = _sizes(work, rows, curve.resource)
+    sheet.fill(rows, curve.evaluate(size, amount), index, _at_best(curve, wish))
+    if work.train_pass[first] == Pass.backward and curve.key.get("train_pass") == "forward":
+        sheet.time_s[rows] *= _BACKWARD.get(curve.kind, 1.0)
+
+
+_BACKWARD = {"gemm": 2.0, "attention": 2.5}
+"""Work of a whole backward pass over its forward pass: two products for one, five for two."""
 
 
 def _curve_kind(kind: OperatorKind) -> str:
@@ -43,13 +56,7 @@ def _curve_kind(kind: OperatorKind) -> str:
     return OperatorKind.gemm.name if kind == OperatorKind.grouped_gemm else kind.name
 
 
-def _whole_backward(work: WorkTable, row: int, curve: PolynomialCurve) -> bool:
-    """A whole backward priced by a forward curve is two products."""
-    whole = work.train_pass[row] == Pass.backward
-    return bool(whole) and curve.key.get("train_pass") != "backward"
-
-
-def _wish(work: WorkTable, row: int, kind: OperatorKind) -> dict[str, Callable[[str], float]]:
+def _wish(work: WorkTable, row: int) -> dict[str, Callable[[str], float]]:
     """For each key of a curve, how well a value suits the row: 0 is best, below 0 is worse."""
     backward = work.train_pass[row] == Pass.backward
     dtype = DType(int(work.dtype[row])).name
@@ -94,10 +101,10 @@ def _sizes(work: WorkTable, row: Rows, resource: str) -> tuple[Floats, Floats]:
     if resource == "memory":
         size = np.maximum(work.hbm_bytes[row], 1.0)
         return size, size
-    flop = matrix_flop(work, row)
     m, n, k = (np.maximum(getattr(work, c)[row], 1).astype(np.float64) for c in "mnk")
-    if work.kind[row][0] == OperatorKind.attention:
-        return m * n / (m + n), flop / np.where(work.train_pass[row] == Pass.backward, 2.5, 1.0)
-    return m * n * k / (m * k + k * n + m * n), flop / np.where(
-        work.train_pass[row] == Pass.backward, 2.0, 1.0
-    )
+    flop = matrix_flop(work, row)
+    if work.kind[row[0]] == OperatorKind.attention:
+        backward = np.where(work.train_pass[row] == Pass.backward, _BACKWARD["attention"], 1.0)
+        return m * n / (m + n), flop / backward
+    backward = np.where(work.train_pass[row] == Pass.backward, _BACKWARD["gemm"], 1.0)
+    return m * n * k / (m * k + k * n + m * n), flop / backward

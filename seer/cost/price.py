@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seer.calibration import Calibration, PolynomialCurve
 from seer.cluster import Cluster
@@ -78,7 +79,7 @@ def _price_communication(
             sheet.note(note)
 
 
-def _hold_bound(work: WorkTable, cluster: Cluster, sheet: Sheet, priced: np.ndarray) -> None:  # type: ignore[type-arg]
+def _hold_bound(work: WorkTable, cluster: Cluster, sheet: Sheet, priced: NDArray[np.bool_]) -> None:
     """Lift what is faster than the hardware allows."""
     bound = bound_s(work, cluster)
     below = priced & (sheet.time_s < bound)

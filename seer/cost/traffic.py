@@ -23,7 +23,7 @@ STAND_INS = {
     "squared_relu": ("gelu",),
     "geglu": ("swiglu",),
 }
-"""Operators whose kernels stream the same way: their throughput stands in, at the stated traffic."""
+"""Operators whose kernels stream alike: the throughput of one stands in at the other's traffic."""
 
 _ELEMENT_BYTES = np.array([dtype.size_bytes or 2 for dtype in DType], np.float64)
 
@@ -85,18 +85,19 @@ def _price(
 def _best(
     curves: list[tuple[int, MemoryCurve]], name: str, train_pass: str
 ) -> tuple[int, MemoryCurve] | None:
-    """The curve of a variant, or of `variant/impl`; implementations with both passes first."""
+    """The curve of a variant, or of `variant/impl` where that implementation was measured.
+
+    Of several implementations the one measured in both passes answers, then the one of the most
+    points, then the one whose curves hold best.
+    """
     variant, _, impl = name.partition("/")
-    named = [
-        (i, c) for i, c in curves if c.variant == variant and (not impl or c.impl == impl)
-    ]
-    passes: dict[str, set[str]] = {}
-    for _, curve in named:
-        passes.setdefault(curve.impl, set()).add(curve.train_pass)
-    fits = [(i, c) for i, c in named if c.train_pass == train_pass]
+    named = [(i, c) for i, c in curves if c.variant == variant]
+    named = [(i, c) for i, c in named if c.impl == impl] or named
 
     def quality(pair: tuple[int, MemoryCurve]) -> tuple[float, ...]:
-        info = pair[1].info
-        return (len(passes[pair[1].impl]), info.points, -info.error.get("median_ape", 1.0))
+        family = [c for _, c in named if c.impl == pair[1].impl]
+        points = sum(c.info.points for c in family)
+        return (len(family), points, -sum(c.info.error.get("median_ape", 1.0) for c in family))
 
+    fits = [(i, c) for i, c in named if c.train_pass == train_pass]
     return max(fits, key=quality, default=None)

@@ -1,6 +1,6 @@
 """Measurements to curves: fits, their choice, and their cross-validated error."""
 
-from seer.fit.calibrate import FORMS, fit_calibration, fit_measurements
-from seer.fit.files import fit_files
+from seer.fit.calibrate import fit_calibration, fit_measurements
+from seer.fit.describe import FORMS
 
-__all__ = ["FORMS", "fit_calibration", "fit_files", "fit_measurements"]
+__all__ = ["FORMS", "fit_calibration", "fit_measurements"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,13 +50,8 @@ def fit_attention(
     log_error, distance = held_out_errors(_groups(shape), predict)
     fitted = _fit(blank, shape, table.time_s, form)
     error = error_summary(log_error, _HELD_OUT_BY)
-    return AttentionCurve(
-        **{
-            **fitted.__dict__,
-            "info": describe(table, form, licence, date, _COLUMNS, error),
-            "spread": spread_from(log_error, distance),
-        }
-    )
+    info = describe(table, form, licence, date, _COLUMNS, error)
+    return replace(fitted, info=info, spread=spread_from(log_error, distance))
 
 
 def _shape(table: Measurements) -> Floats:
@@ -81,13 +77,13 @@ def _distance(lines: Lines, shape: Floats) -> Floats:
 
 def _fit(blank: AttentionCurve, shape: Floats, time_s: Floats, form: str) -> AttentionCurve:
     floor = _fit_floor(shape, time_s, blank.causal)
-    curve = AttentionCurve(**{**blank.__dict__, "floor": floor})
+    curve = replace(blank, floor=floor)
     batch, heads, _, seq_q, seq_kv, head_dim = shape.T
     residual = np.log(time_s / curve.prior_s(batch, heads, seq_q, seq_kv, head_dim))
     if form == "roofline":
         residual = np.zeros_like(residual)
     lines = Lines.from_points(_places(shape), _length(shape), residual, PLACE_SCALE, neighbours=6)
-    return AttentionCurve(**{**curve.__dict__, "lines": lines})
+    return replace(curve, lines=lines)
 
 
 def _fit_floor(shape: Floats, time_s: Floats, causal: bool) -> AttentionFloor:
@@ -103,7 +99,8 @@ def _fit_floor(shape: Floats, time_s: Floats, causal: bool) -> AttentionFloor:
 
     start = np.log(list(_START.__dict__.values()))
     best = least_squares(off, start, loss="soft_l1", f_scale=0.1, max_nfev=60).x
-    return AttentionFloor(*(float(f"{v:.6g}") for v in floor(best).__dict__.values()))
+    found = asdict(floor(best))
+    return AttentionFloor(**{name: float(f"{value:.6g}") for name, value in found.items()})
 
 
 def fit_backward_ratio(

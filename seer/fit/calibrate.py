@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from seer.calibration import Calibration, Curve, GemmCurve, Measurements, joined
+from seer.calibration.fabric import Fabric
 from seer.errors import UsageError, nearest
 from seer.fit.attention import fit_attention, fit_backward_ratio
 from seer.fit.collective import fit_collectives
@@ -38,6 +39,7 @@ def fit_measurements(
     form: str = "auto",
     *,
     licences: Mapping[str, str] | None = None,
+    fabrics: Mapping[str, Fabric] | None = None,
     date: str = "",
     progress: Progress | None = None,
 ) -> tuple[Curve, ...]:
@@ -51,6 +53,8 @@ def fit_measurements(
     form : str
         "auto", "roofline" (smooth parts without neighbours) or "polynomial".
     licences : mapping of source prefix to licence
+    fabrics : mapping of label to Fabric
+        What is known of the networks that collectives were measured on.
     date : str
         ISO date, written into every curve.
     progress : function (what, done, total), optional
@@ -85,7 +89,16 @@ def fit_measurements(
         if tables["memory"]:
             curves += _generic(tables["memory"], form, licence, date)
         curves = with_gradient_factor(curves, tables["gemm"])
-    curves += _collectives(measurements, form, licence, date)
+    if form == "polynomial":
+        curves += _network_polynomials(own, licence, date)
+    else:
+        curves += fit_collectives(
+            [table for table in own if table.kind == "collective"],
+            borrowed=[table for table in relatives if table.kind == "collective"],
+            date=date,
+            fabrics=fabrics,
+            licence=licence,
+        )
     if progress:
         progress("done", len(jobs), len(jobs))
     if not curves:
@@ -100,13 +113,20 @@ def fit_calibration(
     *,
     name: str = "",
     licences: Mapping[str, str] | None = None,
+    fabrics: Mapping[str, Fabric] | None = None,
     date: str = "",
     commands: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Calibration:
     """The calibration of one device from its measurements; see `fit_measurements`."""
     curves = fit_measurements(
-        measurements, device, form, licences=licences, date=date, progress=progress
+        measurements,
+        device,
+        form,
+        licences=licences,
+        fabrics=fabrics,
+        date=date,
+        progress=progress,
     )
     sources = sorted({str(s) for table in measurements for s in np.unique(table.source)})
     return Calibration(
@@ -122,6 +142,20 @@ def fit_calibration(
             "No sustained factor is declared.",
         ),
     )
+
+
+_GPU = re.compile(r"(gb|gh|mi|a|b|h|l|v)\d{2,4}[a-z]?(?=[_.-]|$)")
+
+
+def _model(name: str) -> str:
+    """The GPU model that a file or device name begins with ("h200_sxm_train.csv": h200), or ""."""
+    found = _GPU.match(os.path.basename(name).lower())
+    return found.group() if found else ""
+
+
+def _relative(table: Measurements, device: str) -> bool:
+    """Whether a table is named after another GPU model than the device: it lends ratios."""
+    return bool(_model(device)) and _model(table.file) not in ("", _model(device))
 
 
 def _of_kind(measurements: Sequence[Measurements], kind: str, device: str) -> Measurements | None:
@@ -192,14 +226,13 @@ def _generic(table: Measurements, form: str, licence: Licence, date: str) -> Ite
         yield fit_memory(table.where(rows), form, licence, date, variant="generic")
 
 
-def _collectives(
-    measurements: Sequence[Measurements], form: str, licence: Licence, date: str
+def _network_polynomials(
+    measurements: Sequence[Measurements], licence: Licence, date: str
 ) -> list[Curve]:
+    """One polynomial per collective, fabric and scale."""
     tables = [table for table in measurements if table.kind == "collective"]
     if not tables:
         return []
-    if form != "polynomial":
-        return list(fit_collectives(tables))
     columns = ("collective", "fabric", "n_ranks", "n_nodes")
     table = joined(tables)
     labels = np.array(

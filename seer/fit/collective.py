@@ -2,7 +2,7 @@
 
 Series (sweeps) of one collective, fabric, ranks per node and scale become one curve:
 
-1. A spike is removed by a running median of three sizes; a series that never falls stays as it is.
+1. A spike is removed by a running median of three sizes (`seer.fit.sweeps`).
 2. Series are merged by the median of their times in log-log at every measured size, over the series
    that cover it. Series with a coarse clock count only where no other covers the size.
 3. Isotonic regression of log(time): more bytes never take less time.
@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from seer.calibration.collective import (
-    COLLECTIVES,
-    IN_NODE,
     LARGE_BYTES,
     CollectiveCurve,
     CollectiveSpread,
@@ -31,13 +29,11 @@ from seer.calibration.collective import (
 from seer.calibration.estimate import CurveInfo
 from seer.calibration.fabric import Fabric
 from seer.calibration.measurements import Measurements
+from seer.fit.sweeps import Key, Series, grouped
 from seer.graph.kinds import Origin
 
 Floats = NDArray[np.float64]
-Key = tuple[str, str, int]
 
-COLLECTIVE_NAMES: Mapping[str, str] = {"alltoall": "all_to_all"}
-"""nccl-tests calls it alltoall; every other word is the same."""
 END_FACTOR = 16.0
 """The outer factor of sizes that fixes the line at each end; chosen on data, see `_end_lines`."""
 CUT_FACTOR = 8.0
@@ -46,37 +42,10 @@ MIN_SPREAD = 0.01
 """Repeats of one sweep on one machine agree within about 1 %; less would be false precision."""
 
 
-@dataclass(frozen=True)
-class Series:
-    """One sweep: a collective at one scale, sizes rising.
-
-    Attributes
-    ----------
-    name, source, library : str
-    n_ranks, n_nodes : int
-    message_bytes, time_s : float64[p]
-    coarse : bool
-        The clock steps by whole microseconds.
-    """
-
-    name: str
-    source: str
-    library: str
-    n_ranks: int
-    n_nodes: int
-    message_bytes: Floats
-    time_s: Floats
-    coarse: bool
-
-    def up_to(self, message_bytes: float) -> Series:
-        """The part of the sweep that does not exceed a size."""
-        keep = self.message_bytes <= message_bytes
-        return replace(self, message_bytes=self.message_bytes[keep], time_s=self.time_s[keep])
-
-
 def fit_collectives(
     measurements: Iterable[Measurements],
     *,
+    borrowed: Iterable[Measurements] = (),
     date: str = "",
     fabrics: Mapping[str, Fabric] | None = None,
     licence: Callable[[str], str] | None = None,
@@ -86,8 +55,9 @@ def fit_collectives(
     Parameters
     ----------
     measurements : tables of kind "collective"
-        Tables of other machines may follow those of the machine itself: their fabrics become
-        curves of their own, from which unmeasured networks borrow an efficiency.
+    borrowed : tables of kind "collective"
+        Of other machines. Their networks of known bandwidth become curves of their own, from which
+        networks that this machine was not measured on take an efficiency; the rest is left out.
     date : str
         ISO date of the fit.
     fabrics : mapping of label to Fabric
@@ -100,7 +70,7 @@ def fit_collectives(
         In order of first appearance.
     """
     known = fabrics or {}
-    groups = _group(measurements, known)
+    groups = grouped(measurements, known, borrowed)
     drafts = [_draft(key, group, known.get(key[1], Fabric())) for key, group in groups.items()]
     residuals = [
         _residuals(curve, group) for curve, group in zip(drafts, groups.values(), strict=True)
@@ -110,75 +80,6 @@ def fit_collectives(
         replace(curve, spread=_spread(rows, pooled), info=_info(curve, group, rows, date, licence))
         for curve, group, rows in zip(drafts, groups.values(), residuals, strict=True)
     )
-
-
-# ---- series ---------------------------------------------------------------------------------
-
-
-def _group(
-    measurements: Iterable[Measurements], fabrics: Mapping[str, Fabric]
-) -> dict[Key, list[Series]]:
-    groups: dict[Key, list[Series]] = {}
-    for table in measurements:
-        if table.kind == "collective":
-            for key, series in _series(table, fabrics):
-                groups.setdefault(key, []).append(series)
-    return groups
-
-
-def _series(table: Measurements, fabrics: Mapping[str, Fabric]) -> Iterable[tuple[Key, Series]]:
-    identity = ["collective", "fabric", "n_ranks", "n_nodes", "ranks_per_node", "library", "series"]
-    columns = [table[name] for name in identity]
-    rows: dict[tuple[object, ...], list[int]] = {}
-    for i, row in enumerate(zip(*columns, table.source, strict=True)):
-        rows.setdefault(row, []).append(i)
-    for row, indices in rows.items():
-        word, label, n_ranks, n_nodes, per_node, library, name, source = row
-        collective = COLLECTIVE_NAMES.get(str(word), str(word))
-        if collective not in COLLECTIVES:
-            continue
-        fabric = fabrics.get(str(label), Fabric())
-        inside = fabric.one_domain or n_nodes == 1
-        size, time = _sweep(
-            np.asarray(table["message_bytes"])[indices].astype(np.float64), table.time_s[indices]
-        )
-        yield (
-            (collective, fabric.pooled_as or str(label), IN_NODE if inside else _int(per_node)),
-            Series(
-                name=str(name),
-                source=str(source),
-                library=str(library),
-                n_ranks=_int(n_ranks),
-                n_nodes=1 if inside else _int(n_nodes),
-                message_bytes=size,
-                time_s=time,
-                coarse=_is_coarse(time),
-            ),
-        )
-
-
-def _int(value: object) -> int:
-    return int(float(str(value)))
-
-
-def _sweep(size: Floats, time: Floats) -> tuple[Floats, Floats]:
-    """Sizes rising, each once with the median of its times, spikes removed."""
-    sizes, place = np.unique(size, return_inverse=True)
-    times = np.array([np.median(time[place == i]) for i in range(len(sizes))])
-    if len(times) >= 3:
-        middle = np.median(np.stack([times[:-2], times[1:-1], times[2:]]), axis=0)
-        # The first size has no left neighbour; it can only be wrong by being slower than the next.
-        times = np.concatenate([[min(times[0], middle[0])], middle, times[-1:]])
-    return sizes, times
-
-
-def _is_coarse(time_s: Floats) -> bool:
-    """Whether the clock steps by whole microseconds.
-
-    nccl-tests prints five digits, so only times below 1 ms tell.
-    """
-    short_us = time_s[time_s < 1e-3] * 1e6
-    return len(short_us) >= 3 and bool(np.all(np.abs(short_us - np.round(short_us)) < 1e-6))
 
 
 # ---- curves ---------------------------------------------------------------------------------
@@ -330,9 +231,8 @@ def _spread(residuals: Sequence[Residual], otherwise: CollectiveSpread) -> Colle
         all_errors = np.abs(np.concatenate(errors)) if errors else np.empty(0)
         if len(all_errors) < 5:
             return fallback
-        # Tails are heavier than a normal's: the larger of two robust readings of its width.
-        median, p90 = np.quantile(all_errors, [0.5, 0.9])
-        return round(float(max(median / 0.6745, p90 / 1.6449, MIN_SPREAD)), 4)
+        # Tails are heavier than a normal's: fit the width at which nine in ten are inside.
+        return round(float(max(np.quantile(all_errors, 0.9) / 1.6449, MIN_SPREAD)), 4)
 
     return CollectiveSpread(
         same_scale=of("series", LARGE_BYTES, np.inf, otherwise.same_scale),

@@ -25,10 +25,7 @@ def describe(
 ) -> CurveInfo:
     """Source, licence, date, domain and error of a curve."""
     sources = sorted({str(s) for s in table.source})
-    domain = {
-        name: (float(np.min(table[name])), float(np.max(table[name])))  # type: ignore[arg-type]
-        for name in columns
-    }
+    domain = {name: (float(np.min(table[name])), float(np.max(table[name]))) for name in columns}
     return CurveInfo(
         source=", ".join(sources),
         licence="; ".join(dict.fromkeys(licence(s) for s in sources)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 
 import numpy as np
@@ -64,11 +64,7 @@ def fit_gemm(table: Measurements, form: str, licence: Callable[[str], str], date
         large = error_summary(log_error[training], by)
         error |= {f"training_{key}": large[key] for key in ("median_ape", "p90_ape", "bias", "n")}
     info = describe(table, form, licence, date, ("m", "n", "k", "batch"), error)
-    return _with(fitted, info=info, spread=spread_from(log_error, distance))
-
-
-def _with(curve: GemmCurve, **changes: object) -> GemmCurve:
-    return GemmCurve(**{**curve.__dict__, **changes})  # type: ignore[arg-type]
+    return replace(fitted, info=info, spread=spread_from(log_error, distance))
 
 
 def _fit(
@@ -79,7 +75,7 @@ def _fit(
     options: dict[str, float],
 ) -> GemmCurve:
     roofline = fit_roofline(shape, time_s, ELEMENT_BYTES[blank.dtype])
-    curve = _with(blank, roofline=roofline)
+    curve = replace(blank, roofline=roofline)
     residual = np.log(time_s / curve.prior_s(*shape))
     if form == "roofline":
         residual = np.zeros_like(residual)
@@ -88,7 +84,7 @@ def _fit(
     large = 2.0 * np.prod(shape, axis=0) >= _LARGE_FLOP
     level = float(np.median(residual[large])) if large.sum() >= 20 else 0.0
     lines = Lines.from_points(place, position, residual, scale, **options)
-    return _with(curve, lines=lines, level=round(level, 5))
+    return replace(curve, lines=lines, level=round(level, 5))
 
 
 def fit_roofline(shape: tuple[Floats, ...], time_s: Floats, element_bytes: int) -> Roofline:
@@ -99,14 +95,16 @@ def fit_roofline(shape: tuple[Floats, ...], time_s: Floats, element_bytes: int) 
 
     def roofline(x: Floats) -> Roofline:
         values = np.exp(np.clip(x, -60, 60)).tolist()
-        return Roofline(*values[:5], 1.0 + min(values[5], 20.0))
+        a, b, c, d, e, sharpness = values
+        return Roofline(a, b, c, d, e, 1.0 + min(sharpness, 20.0))
 
     def off(x: Floats) -> Floats:
         return np.asarray(np.log(roofline(x).time_s(m, n, k, batch, element_bytes)) - target)
 
     start = np.log([*list(_START.__dict__.values())[:5], _START.sharpness - 1.0])
     best = least_squares(off, start, loss="soft_l1", f_scale=0.1, max_nfev=60).x
-    return Roofline(*(float(f"{v:.6g}") for v in roofline(best).__dict__.values()))
+    found = asdict(roofline(best))
+    return Roofline(**{name: float(f"{value:.6g}") for name, value in found.items()})
 
 
 def _choose(curve: GemmCurve, shape: tuple[Floats, ...], time_s: Floats) -> dict[str, float]:
@@ -125,7 +123,7 @@ def _choose(curve: GemmCurve, shape: tuple[Floats, ...], time_s: Floats) -> dict
             neighbours,
             power,
         )
-        time_held_out = _with(curve, lines=lines).evaluate(*query, leave_out=True).time_s
+        time_held_out = replace(curve, lines=lines).evaluate(*query, leave_out=True).time_s
         loss = float(np.abs(np.log(time_held_out / time_s[pick])).mean())
         if loss < best:
             best, options = loss, {"neighbours": neighbours, "power": power}
@@ -165,7 +163,7 @@ def with_gradient_factor(curves: list[Curve], table: Measurements | None) -> lis
         f"({len(rows)} shapes of {forward.stack}, gradients near zero); {factor} is used"
     )
     return [
-        _with(c, gradient_factor=factor, info=replace(c.info, notes=(*c.info.notes, note)))
+        replace(c, gradient_factor=factor, info=replace(c.info, notes=(*c.info.notes, note)))
         if isinstance(c, GemmCurve) and c.train_pass == "forward" and c.variant in ("", "linear")
         else c
         for c in curves

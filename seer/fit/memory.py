@@ -58,8 +58,8 @@ def fit_memory(
 
     def held_out(by_columns: bool) -> Floats:
         def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
-            part = (v[seen] for v in (size, columns, rows, table.time_s))
-            curve = _fit(blank, *part, by_columns)
+            shape = (size[seen], columns[seen], rows[seen])
+            curve = _fit(blank, *shape, table.time_s[seen], by_columns)
             time_s = curve.evaluate(size[hidden], columns[hidden]).time_s
             return np.log(time_s / table.time_s[hidden]), np.zeros(int(hidden.sum()))
 
@@ -117,9 +117,7 @@ def _fit(
     return replace(curve, column_knots=widths, column_log_factor=factor)
 
 
-def _miss(
-    curve: MemoryCurve, size: Floats, columns: Floats, rows: Floats, time_s: Floats
-) -> float:
+def _miss(curve: MemoryCurve, size: Floats, columns: Floats, rows: Floats, time_s: Floats) -> float:
     """Mean absolute error of log(time)."""
     return float(np.abs(np.log(curve.evaluate(size, columns).time_s / time_s)).mean())
 

@@ -65,7 +65,7 @@ def fit_polynomial(
 
 def sizes_of(table: Measurements) -> tuple[str, Floats, Floats]:
     """(resource, size S, amount): what throughput is fitted against and what it divides."""
-    column = {name: values for name, values in table.columns.items()}
+    column = table.columns
     if table.kind == "gemm":
         m, n, k, batch = (np.asarray(column[c], np.float64) for c in ("m", "n", "k", "batch"))
         flop = 2.0 * batch * m * n * k
@@ -109,7 +109,7 @@ def solve(size: Floats, rate: Floats, degree: int) -> tuple[Floats, float, float
     width = float(max(np.ptp(logs) / 2, 1e-9))
     powers = ((logs - centre) / width)[:, None] ** np.arange(degree + 1)
     coefficients, *_ = np.linalg.lstsq(powers / rate[:, None], np.ones(len(rate)), rcond=None)
-    return coefficients, centre, width
+    return np.asarray(coefficients, np.float64), centre, width
 
 
 def _held_out(size: Floats, rate: Floats, groups: NDArray[np.intp], degree: int) -> Floats:

@@ -8,9 +8,17 @@ from typing import Any
 import msgspec
 
 from seer.calibration import SCHEMA, Calibration
+from seer.calibration.fabric import Fabric, fabrics_from_json
 from seer.errors import UnreadableError
 from seer.readers import shipped
-from seer.readers.files import PathLike, read_bytes, write_whole
+from seer.readers.files import (
+    SPEC_LIMIT_BYTES,
+    PathLike,
+    decode,
+    parse_json,
+    read_bytes,
+    write_whole,
+)
 
 LIMIT_BYTES = 64 * 2**20
 """The largest calibration file that is read; shipped ones have about 1 MB."""
@@ -62,3 +70,9 @@ def _lay_out(value: Any, depth: int) -> str:
         items = [pad + _lay_out(v, depth + 1) for v in value]
         return "[\n" + ",\n".join(items) + "\n" + " " * depth + "]"
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def read_fabrics(path: PathLike | None = None) -> dict[str, Fabric]:
+    """What is known of measured networks, by label; the shipped table unless another is named."""
+    name = str(path or shipped.folder("clusters").parent / "fabrics" / "measured.json")
+    return fabrics_from_json(parse_json(decode(read_bytes(name, SPEC_LIMIT_BYTES), name), name))

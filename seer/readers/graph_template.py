@@ -100,7 +100,9 @@ def _values(mapping: Mapping[str, Any], given: Mapping[str, float], where: str) 
             raise UsageError(f"'{name}' is not a parameter", where=where, hint=hint)
     values: dict[str, float] = {}
     for name, formula in formulas.items():
-        values[name] = float(given[name]) if name in given else formula.evaluate(values)
+        if name in given:
+            formula = compile_formula(given[name], f"{where}.{name}")
+        values[name] = formula.evaluate(values)
     return values
 
 
@@ -178,7 +180,7 @@ class _Layout:
     def _count(self, entry: Mapping[str, Any], where: str) -> int:
         """How often a loop runs, from parameters only, so that the size is known beforehand."""
         value = compile_formula(entry.get("repeat", 1), f"{where}.repeat").evaluate(self.values)
-        if value < 0 or not value.is_integer():
+        if not 0 <= value <= 1e15 or not value.is_integer():
             raise UsageError(f"{value:g} is not a number of times", where=f"{where}.repeat")
         return int(value)
 
@@ -199,7 +201,7 @@ class _Layout:
         kind = kind_of(entry, where)
         group = text_of(entry, "group", where)
         if group and group not in self.groups:
-            hint = nearest(group, self.groups)
+            hint = nearest(group, self.groups) if self.groups else "describe it under 'groups'"
             raise UsageError(f"there is no group '{group}'", where=f"{where}.group", hint=hint)
         _required(entry, kind, where)
         after = list_of(entry.get("after", []), f"{where}.after")

@@ -200,7 +200,7 @@ def _draft(spec: _Job, place: str, folder: Path | None) -> Job:
         model=model,
         training=TrainingSpec(
             sequence_length=length,
-            global_batch=gpus * training.micro_batch,
+            global_batch=training.global_batch or gpus * training.micro_batch,
             micro_batch=training.micro_batch,
             precision=training.precision,
             recompute=training.recompute or framework.recompute,

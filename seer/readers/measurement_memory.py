@@ -1,0 +1,197 @@
+"""Memory-bound operators in measurement files: their names, and the traffic they ideally cause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seer.readers.measurement_parts import DTYPES, PASSES, Cells, Part, all_rows, part_of, text_of
+
+MEMORY_VARIANTS = {
+    "layer_norm": "layer_norm",
+    "rms_norm": "rms_norm",
+    "input_layernorm": "rms_norm",
+    "residual_add": "residual_add",
+    "add": "add",
+    "gelu": "gelu",
+    "mlp_act": "swiglu",
+    "attn_rope": "rope",
+    "rope_q_and_k": "rope",
+    "static_scale_bf16_to_fp8": "quantise_fp8",
+}
+"""Operator of a file -> variant of a layer template. Vidur's `input_layernorm` is the norm of Llama
+models, an RMS norm; its `mlp_act` is the gated activation."""
+
+EAGER = frozenset({"torch_eager_unfused", "gpt_neox_jit", "huggingface"})
+"""Implementations that are several kernels where others are one: their variants end in `_eager`."""
+
+TRAFFIC_PER_ELEMENT = {
+    # Ideal reads and writes of an element in multiples of its size: (forward, backward).
+    "softmax": (2, 3),
+    "causal_softmax": (1, 1.5),  # the masked half is skipped
+    "masked_fill": (2, 2),
+    "cross_entropy": (1, 1),
+    "cross_entropy_fused": (1, 1),
+    "embedding": (2, 2),
+    "rms_norm": (2, 3),
+    "layer_norm": (2, 3),
+    "swiglu": (3, 5),
+    "squared_relu": (2, 3),
+}
+
+
+def memory_part(
+    cells: Cells,
+    pick: NDArray[np.intp],
+    *,
+    variant: NDArray[Any],
+    impl: NDArray[Any] | str,
+    rows: NDArray[np.float64],
+    cols: NDArray[np.float64],
+    time: str = "time_us",
+    dtype: NDArray[Any] | None = None,
+    spread: NDArray[np.float64] | None = None,
+    element_bytes: float = 2.0,
+) -> Part:
+    """A memory part whose ideal traffic follows from the operator and the elements."""
+    train_pass = text_of(cells, "train_pass", PASSES)
+    per_element = np.array(
+        [
+            TRAFFIC_PER_ELEMENT.get(v, (2, 3))[p == "backward"]
+            for v, p in zip(variant, train_pass, strict=True)
+        ],
+        np.float64,
+    )
+    return part_of(
+        "memory",
+        pick,
+        cells,
+        time=time,
+        spread=spread,
+        dtype=text_of(cells, "dtype", DTYPES) if dtype is None else dtype,
+        variant=variant,
+        impl=impl,
+        train_pass=train_pass,
+        rows=rows,
+        cols=cols,
+        hbm_bytes=rows * cols * per_element * element_bytes,
+    )
+
+
+def _told_apart(variant: NDArray[Any], impl: NDArray[Any]) -> NDArray[Any]:
+    """Variants with the eager ones named so."""
+    eager = [name + "_eager" * (i in EAGER) for name, i in zip(variant, impl, strict=True)]
+    return np.array(eager, object)
+
+
+def memory_bound(cells: Cells) -> Iterable[Part]:
+    """Norms, activations and the like, with the traffic that the file states."""
+    known = np.array([op in MEMORY_VARIANTS for op in cells["op"]], bool)
+    yield part_of(
+        "memory",
+        np.flatnonzero(known),
+        cells,
+        dtype=text_of(cells, "dtype", DTYPES),
+        variant=_told_apart(text_of(cells, "op", MEMORY_VARIANTS), cells["impl"]),
+        impl=cells["impl"],
+        train_pass=text_of(cells, "train_pass", PASSES),
+        rows=cells["rows"],
+        cols=cells["cols"],
+        hbm_bytes=cells["bytes_moved"],
+    )
+
+
+def vocabulary(cells: Cells) -> Iterable[Part]:
+    """Loss and embedding: tokens by vocabulary, tokens by hidden size."""
+    op = cells["op"]
+    for name, width in (("cross_entropy", "vocab_rows"), ("embedding", "hidden")):
+        rows = np.flatnonzero((op == name) & np.isfinite(cells[width]))
+        yield memory_part(
+            cells,
+            rows,
+            variant=op,
+            impl=cells["impl"],
+            rows=cells["tokens"],
+            cols=cells[width],
+        )
+
+
+def stream_peaks(cells: Cells) -> Iterable[Part]:
+    """Throughput without a size: stated as the time of 1 GB."""
+    timed = {**cells, "time_us": 1e6 / cells["throughput_GBps"]}
+    yield part_of(
+        "memory",
+        all_rows(cells),
+        timed,
+        dtype="fp64",
+        variant=np.array([f"stream_{kernel}" for kernel in cells["kernel"]], object),
+        impl=cells["accelerator"],
+        train_pass="forward",
+        rows=1.0,
+        cols=1.25e8,
+        hbm_bytes=1e9,
+    )
+
+
+FUSED_SHAPES: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...], float]] = {
+    # op: (variant, factors of the rows, factors of the columns, bytes of an element)
+    "cross_entropy": ("cross_entropy_fused", ("B", "T"), ("V",), 2),
+    "megatron_cross_entropy": ("cross_entropy", ("S", "B"), ("V",), 2),
+    "rms_norm": ("rms_norm", ("M",), ("H",), 2),
+    "megatron_rms_norm": ("rms_norm", ("S", "B"), ("H",), 2),
+    "megatron_swiglu": ("swiglu", ("S", "B"), ("ffn_local",), 2),
+    "relu_squared": ("squared_relu", ("M",), ("N",), 2),
+}
+"""Kernels of the fused-operator files whose shape and traffic are plain. Others (whole MLPs, loss
+with its GEMM, rotary embedding) are skipped."""
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    """The object in a cell; an empty one where there is none (its row is then skipped)."""
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def fused_kernels(cells: Cells) -> Iterable[Part]:
+    """Kernels whose shape is spread over an axis and a JSON object; one pass each, 16-bit."""
+    count = len(cells["op"])
+    variant, impl = np.full(count, "", object), np.array(cells["impl"], object)
+    rows_, cols = np.zeros(count), np.zeros(count)
+    dtype = np.full(count, "bf16", object)
+    for i in range(count):
+        shape = FUSED_SHAPES.get(cells["op"][i])
+        if shape is None or cells["train_pass"][i] not in PASSES:
+            continue
+        sizes = {**_json_object(cells["config_json"][i]), cells["x_name"][i]: cells["x_value"][i]}
+        if any(name not in sizes for name in (*shape[1], *shape[2])):
+            continue
+        dtype[i] = DTYPES.get(str(sizes.get("dtype", "")), "bf16")
+        rows_[i] = np.prod([sizes[name] for name in shape[1]])
+        cols[i] = np.prod([sizes[name] for name in shape[2]])
+        variant[i] = shape[0]
+    variant[(variant == "cross_entropy") & (impl != "megatron-unfused")] = "cross_entropy_fused"
+    unknown = variant == ""
+    variant = _told_apart(variant, impl)
+    variant[unknown] = ""
+    low, high = cells["time_us_p20"], cells["time_us_p80"]
+    # The 20th and 80th percentile of a normal distribution lie 0.8416 deviations out.
+    spread = np.log(np.maximum(high / low, 1.0)) / (2 * 0.8416)
+    known = np.flatnonzero((variant != "") & (rows_ > 0) & (dtype != "fp32"))
+    yield memory_part(
+        cells,
+        known,
+        variant=variant,
+        impl=impl,
+        rows=rows_,
+        cols=cols,
+        time="time_us_p50",
+        dtype=dtype,
+        spread=spread,
+    )

@@ -1,0 +1,61 @@
+"""What is in a calibration, as JSON and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from seer.calibration import Calibration, Curve
+
+SCHEMA = "seer.calibration-summary/1"
+_WORDS = ("dtype", "variant", "kernel", "impl", "collective", "fabric", "train_pass")
+
+
+def to_json(calibration: Calibration, skipped: Sequence[str]) -> dict[str, Any]:
+    """Plain data: the calibration with the coefficients of its curves left out."""
+    whole = calibration.to_json()
+    kept = ("family", "info", *_WORDS, "stack", "causal", "n_ranks", "n_nodes")
+    return {
+        **whole,
+        "schema": SCHEMA,
+        "curves": [{k: v for k, v in curve.items() if k in kept} for curve in whole["curves"]],
+        "skipped": list(skipped),
+    }
+
+
+def print_calibration(calibration: Calibration, console: Console) -> None:
+    """One line for each curve: what it prices, its cross-validated error, and from what."""
+    console.print(
+        f"[bold]{escape(calibration.name)}[/bold]: {escape(calibration.device)}, "
+        f"{calibration.burst}, {calibration.date}"
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("curve", no_wrap=True)
+    for column in ("points", "median error", "p90", "bias"):
+        table.add_column(column, justify="right")
+    table.add_column("source")
+    for curve in calibration.curves:
+        error = curve.info.error
+        table.add_row(
+            escape(_label(curve)),
+            f"{curve.info.points:,}",
+            *(_percent(error.get(key)) for key in ("median_ape", "p90_ape", "bias")),
+            escape(curve.info.source),
+        )
+    console.print(table)
+    for note in calibration.notes:
+        console.print(f"[dim]note: {escape(note)}[/dim]")
+
+
+def _label(curve: Curve) -> str:
+    words = [str(getattr(curve, name, "")) for name in _WORDS if getattr(curve, name, "")]
+    causal = ["causal"] if getattr(curve, "causal", False) else []
+    return " ".join([str(curve.to_json().get("family", "")).replace("_", " "), *words, *causal])
+
+
+def _percent(value: Any) -> str:
+    return f"{value:.1%}" if isinstance(value, float) else "-"

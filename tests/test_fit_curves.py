@@ -1,0 +1,247 @@
+"""Fits owe: a law is found again, measured points are kept, hidden groups are really hidden."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from measured import LAW, attentions, copies, gemms, table
+
+from seer.calibration import (
+    AttentionCurve,
+    BackwardRatio,
+    GemmCurve,
+    MemoryCurve,
+    PolynomialCurve,
+)
+from seer.errors import UsageError
+from seer.fit import fit_calibration, fit_measurements
+from seer.fit.polynomial import solve
+from seer.fit.validation import error_summary, folds_of, held_out_errors, spread_from
+
+
+def only(curves: tuple[object, ...], family: type) -> list[object]:
+    return [curve for curve in curves if isinstance(curve, family)]
+
+
+def test_a_roofline_is_found_again_from_its_own_times() -> None:
+    (curve,) = fit_measurements([gemms()], "lab")
+    assert isinstance(curve, GemmCurve)
+    unseen = (np.array([3000.0]), np.array([700.0]), np.array([6000.0]), np.ones(1))
+
+    time_s = curve.evaluate(*unseen).time_s
+
+    assert time_s[0] == pytest.approx(LAW.time_s(*unseen, 2)[0], rel=0.02)
+
+
+def test_a_fitted_curve_gives_measured_shapes_their_measured_time() -> None:
+    measured = gemms(bumps=0.2)
+    (curve,) = fit_measurements([measured], "lab")
+    assert isinstance(curve, GemmCurve)
+
+    estimate = curve.evaluate(*(measured[c] for c in ("m", "n", "k", "batch")))
+
+    np.testing.assert_allclose(estimate.time_s, measured.time_s, rtol=1e-9)
+    assert set(estimate.origin.tolist()) == {0}
+    assert set(estimate.spread.tolist()) == {curve.spread.repeat}
+
+
+def test_far_outside_the_measurements_only_the_smooth_law_is_left() -> None:
+    (curve,) = fit_measurements([gemms(bumps=0.2)], "lab")
+    assert isinstance(curve, GemmCurve)
+    shape = (np.array([1048576.0]), np.array([102400.0]), np.array([131072.0]), np.ones(1))
+
+    estimate = curve.evaluate(*shape)
+
+    assert estimate.time_s[0] == pytest.approx(LAW.time_s(*shape, 2)[0], rel=0.15)
+    assert estimate.origin[0] == 2
+    assert estimate.spread[0] > curve.spread.near
+
+
+def test_the_curve_states_its_error_at_hidden_pairs() -> None:
+    (curve,) = fit_measurements([gemms(bumps=0.05)], "lab", date="2026-01-31")
+    error = curve.info.error
+
+    assert error["held_out_by"] == "whole (n, k)"
+    assert error["n"] == 216
+    assert 0 < error["median_ape"] < 0.05
+    assert curve.info.date == "2026-01-31"
+    assert curve.info.domain["m"] == (256.0, 8192.0)
+
+
+def test_the_roofline_form_keeps_no_residuals() -> None:
+    (curve,) = fit_measurements([gemms(bumps=0.2)], "lab", "roofline")
+    assert isinstance(curve, GemmCurve)
+
+    assert not curve.lines.values.any()
+
+
+def test_two_stacks_are_two_curves_and_the_larger_comes_first() -> None:
+    small = gemms(stack="other").where(np.arange(216) < 100)
+
+    curves = fit_measurements([small, gemms(stack="main")], "lab")
+
+    assert [curve.stack for curve in curves if isinstance(curve, GemmCurve)] == ["main", "other"]
+
+
+def test_a_constant_throughput_is_found_again_by_a_memory_curve() -> None:
+    curves = fit_measurements([copies()], "lab")
+    own, generic = sorted(only(curves, MemoryCurve), key=lambda c: c.variant == "generic")  # type: ignore[attr-defined]
+    assert isinstance(own, MemoryCurve)
+    assert isinstance(generic, MemoryCurve)
+
+    assert own.bytes_per_element == 6.0
+    assert generic.bytes_per_element == 0.0
+    for size in (1e7, 1e8, 1e10):
+        assert own.evaluate(np.array([size])).time_s[0] == pytest.approx(size / 1e12, rel=1e-6)
+
+
+def test_backward_attention_is_a_ratio_where_both_passes_were_measured() -> None:
+    curves = fit_measurements([attentions(), attentions("backward", times=3.0)], "lab")
+    (ratio,) = only(curves, BackwardRatio)
+    assert isinstance(ratio, BackwardRatio)
+    one = np.ones(1)
+
+    found = ratio.evaluate(one, 8 * one, 8 * one, 1500 * one, 1500 * one, 128 * one)
+
+    assert found.time_s[0] == pytest.approx(3.0)
+
+
+def test_attention_measured_on_a_relative_lends_its_ratio_and_no_curve() -> None:
+    relatives = [attentions(), attentions("backward", times=2.5)]
+    for borrowed in relatives:
+        object.__setattr__(borrowed, "file", "h200_sxm_train.csv")
+
+    curves = fit_measurements([gemms(), *relatives], "h100-sxm")
+    (ratio,) = only(curves, BackwardRatio)
+
+    assert only(curves, AttentionCurve) == []
+    assert isinstance(ratio, BackwardRatio)
+    assert ratio.measured_on == "h200"
+
+
+def test_gradient_gemms_are_never_cheaper_than_forward_ones() -> None:
+    forward = gemms()
+    backward = gemms()
+    object.__setattr__(backward, "time_s", 1.2 * backward.time_s)  # a best case: below two GEMMs
+    for linear, name in ((forward, "forward"), (backward, "backward")):
+        linear.columns["variant"][:] = "linear"  # type: ignore[index]
+        linear.columns["train_pass"] = np.array([name] * len(linear))  # type: ignore[index]
+    forward.columns["variant"] = np.array(["linear"] * len(forward))  # type: ignore[index]
+    backward.columns["variant"] = np.array(["linear"] * len(backward))  # type: ignore[index]
+
+    curves = fit_measurements([forward, backward], "lab")
+    (curve,) = [c for c in curves if isinstance(c, GemmCurve) and c.train_pass == "forward"]
+
+    assert curve.gradient_factor == 1.0
+    assert "1.0 is used" in curve.info.notes[0]
+
+
+def test_a_polynomial_reproduces_a_polynomial() -> None:
+    size = np.geomspace(1e3, 1e9, 40)
+    x = np.log(size)
+    rate = 1e9 * (2.0 + 0.5 * x + 0.01 * x**2)
+
+    coefficients, centre, width = solve(size, rate, 2)
+    again = sum(c * ((x - centre) / width) ** i for i, c in enumerate(coefficients))
+
+    np.testing.assert_allclose(again, rate, rtol=1e-9)
+
+
+def test_the_polynomial_form_fits_every_kind_by_its_own_size() -> None:
+    size = np.geomspace(1e4, 1e9, 12)
+    sweep = table(
+        "collective",
+        size / 1e11,
+        collective="all_reduce",
+        n_ranks=8.0,
+        n_nodes=1.0,
+        ranks_per_node=8.0,
+        dtype="half",
+        message_bytes=size,
+        fabric="nvlink",
+        library="x",
+        series="s",
+    )
+    curves = fit_measurements([gemms(), attentions(), copies(), sweep], "lab", "polynomial")
+
+    assert {type(curve) for curve in curves} == {PolynomialCurve}
+    resources = {c.kind: c.resource for c in curves if isinstance(c, PolynomialCurve)}
+    assert resources == {
+        "gemm": "compute",
+        "attention": "compute",
+        "memory": "memory",
+        "all_reduce": "network",
+    }
+
+
+def test_equal_measurements_give_an_equal_calibration() -> None:
+    one, two = (
+        fit_calibration([gemms(bumps=0.1), copies()], "lab", date="2026-01-31").to_json()
+        for _ in range(2)
+    )
+
+    assert one == two
+
+
+def test_an_unknown_form_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match="did you mean 'polynomial'"):
+        fit_measurements([gemms()], "lab", "polynomal")
+
+
+def test_nothing_to_fit_is_an_error() -> None:
+    with pytest.raises(UsageError, match="gives a curve"):
+        fit_measurements([], "lab")
+
+
+def test_progress_counts_up_to_all_curves() -> None:
+    seen: list[tuple[int, int]] = []
+
+    fit_measurements(
+        [gemms(), copies()], "lab", progress=lambda what, done, total: seen.append((done, total))
+    )
+
+    assert seen == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_all_points_of_a_group_share_a_fold() -> None:
+    groups = np.repeat(np.arange(30), 7)
+
+    fold = folds_of(groups)
+
+    assert all(len(set(fold[groups == g])) == 1 for g in range(30))
+    assert len(set(fold)) == 10
+
+
+def test_a_hidden_group_is_never_seen_by_the_fit() -> None:
+    groups = np.repeat(np.arange(12), 5)
+    leaks: list[int] = []
+
+    def predict(seen: np.ndarray, hidden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+        leaks.extend(set(groups[seen]) & set(groups[hidden]))
+        return np.zeros(hidden.sum()), np.ones(hidden.sum())
+
+    log_error, distance = held_out_errors(groups, predict)
+
+    assert leaks == []
+    assert not np.isnan(log_error).any()
+    assert distance.tolist() == [1.0] * 60
+
+
+def test_one_group_alone_cannot_be_validated() -> None:
+    log_error, _ = held_out_errors(np.zeros(5, int), lambda seen, hidden: (seen, hidden))  # type: ignore[arg-type,return-value]
+
+    assert error_summary(log_error, "x")["n"] == 0
+
+
+def test_errors_are_summed_up_as_fractions() -> None:
+    error = error_summary(np.log([1.1, 0.9, 1.0, 1.3]), "x")
+
+    assert error["median_ape"] == pytest.approx(0.1)
+    assert error["bias"] == pytest.approx(0.075)
+
+
+def test_spread_grows_with_the_distance_that_errors_grew_with() -> None:
+    distance = np.linspace(0.1, 1.0, 50)
+    spread = spread_from(0.2 * distance, distance)
+
+    assert spread.slope == pytest.approx(0.2 * np.sqrt(np.pi / 2), abs=1e-3)

@@ -1,0 +1,139 @@
+"""Scores against published runs, on tables small enough to count."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seer.errors import UnreadableError
+from seer.readers.published_runs import network_bytes_per_s, read_published_runs
+from seer.reports.validation import to_csv, to_json, to_markdown
+from seer.validate import ScoredRun, score, spearman, validate
+
+ROW = {
+    "id": "a", "source_group": "g", "grade": "A", "task": "pretrain", "model": "GPT 1.3B",
+    "arch": "dense", "n_layers": 24, "hidden": 2048, "heads": 16, "kv_heads": 16, "head_dim": 128,
+    "ffn_hidden": 8192, "gated_ffn": 0, "vocab": 51200, "seq_len": 2048, "tied_embeddings": 1,
+    "attn_note": "", "gpus_per_node": 8, "internode_net": "800Gb/s per node (4x IB HDR 200)",
+    "software": "Megatron-DeepSpeed", "n_gpus": 8, "tp": 2, "sp": 0, "cp": 1, "ep": 1, "pp": 1,
+    "vpp": 1, "dp": 4, "mbs": 4, "gbs": 64, "iteration_time_s": 2.0, "gpu_class": "a100-sxm-80gb",
+    "precision_class": "fp16", "schedule_class": "1f1b", "sharding_class": "none",
+    "recompute_class": "full", "overlap_class": "",
+}  # fmt: skip
+
+
+def table(path: Path, *changes: dict[str, Any]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ROW)
+        writer.writeheader()
+        writer.writerows(ROW | change for change in changes)
+    return path
+
+
+def scored(published: float, forecast: float, group: str = "g") -> ScoredRun:
+    run: Any = SimpleNamespace(published_s=published, group=group, id="x")
+    return ScoredRun(run, forecast, (forecast * 0.9, forecast * 1.1))
+
+
+def test_a_row_becomes_the_job_it_describes(tmp_path: Path) -> None:
+    runs, skipped = read_published_runs(table(tmp_path / "r.csv", {}))
+    assert skipped == []
+    job = runs[0].job
+    assert (job.parallelism.tp, job.parallelism.dp, job.micro_batches) == (2, 4, 4)
+    assert job.training.recompute == "full"
+    assert job.framework.name == "megatron-deepspeed-2021"
+    assert job.cluster.network.bandwidth_bytes_per_s == 12.5e9
+    assert (job.model.norm, job.model.position) == ("layer_norm", "learned")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"grade": "C"}, "grade C"),
+        ({"arch": "moe"}, "dense models only"),
+        ({"precision_class": "fp8"}, "precision fp8"),
+        ({"gpu_class": "tpu"}, "GPU tpu"),
+        ({"sharding_class": "zero3"}, "sharding zero3"),
+        ({"cp": 2}, "context parallelism"),
+        ({"software": "HomeGrown 1.0"}, "no framework preset names it"),
+        ({"tp": 3}, "heads"),
+        ({"mbs": "many"}, "invalid literal"),
+    ],
+)
+def test_a_row_that_cannot_be_expressed_is_listed_with_its_reason(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    runs, skipped = read_published_runs(table(tmp_path / "r.csv", change, {"id": "b"}))
+    assert [r.id for r in runs] == ["b"]
+    assert reason in skipped[0].reason
+
+
+def test_a_file_of_another_kind_is_refused_with_its_missing_columns(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("m,n,k\n1,2,3\n")
+    with pytest.raises(UnreadableError, match="not a table of published runs"):
+        read_published_runs(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "gigabytes"),
+    [
+        ("800Gb/s per node (4x IB HDR 200)", 12.5),
+        ("8x IB HDR 200Gb/s per node (Selene)", 25.0),
+        ("8x 200Gb/s RoCE/IB per node, 3-layer Clos (text)", 25.0),
+        ("IB NDR 400Gb/s per GPU", 50.0),
+        ("(single node)", None),
+    ],
+)
+def test_network_bandwidth_is_read_per_gpu(text: str, gigabytes: float | None) -> None:
+    found = network_bytes_per_s(text, 8)
+    assert found == (gigabytes * 1e9 if gigabytes else None)
+
+
+def test_errors_are_scored_by_hand() -> None:
+    # signed errors +10 %, -20 % in group a; +30 % in group b
+    rows = [scored(1.0, 1.1, "a"), scored(1.0, 0.8, "a"), scored(1.0, 1.3, "b")]
+    found = score("all", rows)
+    assert found.n == 3
+    assert found.mean_ape == pytest.approx(0.2)
+    assert found.median_ape == pytest.approx(0.2)
+    assert found.macro_ape == pytest.approx((0.15 + 0.3) / 2)
+    assert found.bias == pytest.approx(0.2 / 3)
+    assert found.interval_coverage == pytest.approx(1 / 3)  # 1.1 covers 0.99 to 1.21
+
+
+def test_rank_correlation_agrees_with_a_hand_count_with_ties() -> None:
+    # ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: covariance 4.5 over sqrt(4.5 * 5)
+    found = spearman(np.array([1.0, 2.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0, 4.0]))
+    assert found == pytest.approx(4.5 / np.sqrt(4.5 * 5))
+    assert spearman(np.array([1.0, 1.0, 1.0]), np.array([1.0, 2.0, 3.0])) is None
+
+
+def test_the_report_has_its_contract_and_every_row(tmp_path: Path) -> None:
+    rows = [{}, {"id": "b", "mbs": 2}, {"id": "c", "grade": "C"}]
+    report = validate(table(tmp_path / "r.csv", *rows))
+    found = to_json(report)
+    assert found["level"] == "cold"
+    assert set(found["overall"]["all"]) == {
+        "n", "mean_ape", "median_ape", "p90_ape", "macro_ape", "bias", "interval_coverage",
+    }  # fmt: skip
+    assert [r["id"] for r in found["rows"]] == ["a", "b"]
+    assert [s["id"] for s in found["skipped"]] == ["c"]
+    assert to_csv(report).splitlines()[0].startswith("id,group,published_s,forecast_s")
+    page = to_markdown(report, "seer validate runs.csv")
+    assert "| a | 8 | 2 | 1 | 1 | 4 | 2 |" in page
+
+
+def test_published_dense_runs_are_scored_within_the_bars(shared: Path) -> None:
+    report = validate(shared / "data/validation/published_runs.csv")
+    overall = report.overall[0]
+    assert overall.n >= 148
+    assert overall.mean_ape <= 0.10
+    assert overall.macro_ape <= 0.12
+    assert overall.median_ape <= 0.06
+    assert all(abs(g.bias) <= 0.20 for g in report.groups if g.n >= 5)
