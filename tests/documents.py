@@ -88,7 +88,7 @@ def blocks(text: str) -> Iterator[Block]:
 def commands(block: Block) -> Iterator[Command]:
     """The `$ seer` commands of a block, each with the lines below it."""
     starts = [i for i, line in enumerate(block.lines) if line.startswith("$ seer")]
-    for start, stop in zip(starts, [*starts[1:], len(block.lines)], strict=True):
+    for start, stop in zip(starts, [*starts[1:], len(block.lines)][: len(starts)], strict=True):
         end = start
         while block.lines[end].endswith("\\"):
             end += 1
@@ -150,7 +150,9 @@ def run_document(path: Path, folder: Path) -> Iterator[tuple[Command, list[str],
     furnish(folder)
     for block in blocks(path.read_text(encoding="utf-8")):
         if block.file:
-            (folder / block.file).write_text("\n".join(block.lines) + "\n", encoding="utf-8")
+            file = folder / block.file
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("\n".join(block.lines) + "\n", encoding="utf-8")
         elif block.language == "python":
             done = python(["-W", "error", "-c", "\n".join(block.lines)], folder)
             fault = done.stderr if done.returncode else ""

@@ -83,6 +83,16 @@ def test_two_stacks_are_two_curves_and_the_larger_comes_first() -> None:
     assert [curve.stack for curve in curves if isinstance(curve, GemmCurve)] == ["main", "other"]
 
 
+def test_two_stacks_that_disagree_by_ten_percent_say_so_on_measured_points() -> None:
+    slow = gemms(stack="slow")
+    object.__setattr__(slow, "time_s", 1.1 * slow.time_s)
+
+    curves = fit_measurements([gemms(stack="fast"), slow], "lab")
+
+    repeats = [curve.spread.repeat for curve in curves if isinstance(curve, GemmCurve)]
+    assert repeats == [pytest.approx(np.log(1.1) / 1.6449, abs=1e-4)] * 2
+
+
 def test_a_constant_throughput_is_found_again_by_a_memory_curve() -> None:
     curves = fit_measurements([copies()], "lab")
     own, generic = sorted(only(curves, MemoryCurve), key=lambda c: c.variant == "generic")  # type: ignore[attr-defined]
@@ -244,4 +254,11 @@ def test_spread_grows_with_the_distance_that_errors_grew_with() -> None:
     distance = np.linspace(0.1, 1.0, 50)
     spread = spread_from(0.2 * distance, distance)
 
-    assert spread.slope == pytest.approx(0.2 * np.sqrt(np.pi / 2), abs=1e-3)
+    assert spread.slope == pytest.approx(0.2 / 1.6449, rel=0.05)
+
+
+def test_nine_of_ten_held_out_points_lie_inside_the_interval() -> None:
+    log_error = np.random.default_rng(1).standard_t(2, 1000) * 0.05
+    spread = spread_from(log_error, np.zeros(1000))
+
+    assert (np.abs(log_error) <= 1.6449 * spread.near).mean() == pytest.approx(0.9, abs=0.01)

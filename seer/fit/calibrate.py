@@ -15,7 +15,7 @@ from seer.errors import UsageError, nearest
 from seer.fit.attention import fit_attention, fit_backward_ratio
 from seer.fit.collective import fit_collectives
 from seer.fit.describe import FORMS
-from seer.fit.gemm import fit_gemm, with_gradient_factor
+from seer.fit.gemm import fit_gemm, with_gradient_factor, with_repeat_spread
 from seer.fit.memory import GENERIC_VARIANTS, fit_memory
 from seer.fit.polynomial import fit_polynomial
 
@@ -89,6 +89,7 @@ def fit_measurements(
         if tables["memory"]:
             curves += _generic(tables["memory"], form, licence, date)
         curves = with_gradient_factor(curves, tables["gemm"])
+        curves = with_repeat_spread(curves, tables["gemm"])
     if form == "polynomial":
         curves += _network_polynomials(own, licence, date)
     else:

@@ -13,7 +13,14 @@ from scipy.optimize import least_squares
 from seer.calibration import Curve, GemmCurve, Lines, Measurements, Roofline
 from seer.calibration.gemm import BATCHED_SCALE, ELEMENT_BYTES
 from seer.fit.describe import describe
-from seer.fit.validation import Mask, error_summary, held_out_errors, spread_from
+from seer.fit.validation import (
+    Mask,
+    error_summary,
+    held_out_errors,
+    repeat_spread,
+    spread_from,
+)
+from seer.graph import Origin
 
 Floats = NDArray[np.float64]
 
@@ -21,6 +28,9 @@ _SAMPLE = 4000
 """Points that the six numbers of the roofline are fitted to; more do not change them."""
 
 _START = Roofline(4e-6, 2e14, 1.5e12, 100.0, 1e-9, 3.0)
+
+_PAIRS = 50
+"""Shapes that two stacks must share before their disagreement says something."""
 
 _LARGE_FLOP = 1e12
 """A GEMM of this size or more is compute-bound on any GPU since 2020: it sets the far level."""
@@ -128,6 +138,33 @@ def _choose(curve: GemmCurve, shape: tuple[Floats, ...], time_s: Floats) -> dict
         if loss < best:
             best, options = loss, {"neighbours": neighbours, "power": power}
     return options
+
+
+def with_repeat_spread(curves: list[Curve], table: Measurements | None) -> list[Curve]:
+    """Give curves of one product the disagreement of the stacks that measured the same shapes."""
+    if table is None:
+        return curves
+    changed = list(curves)
+    for i, curve in enumerate(curves):
+        if isinstance(curve, GemmCurve):
+            pairs = _pairs(curve, table)
+            if len(pairs[0]) >= _PAIRS:
+                spread = replace(curve.spread, repeat=repeat_spread(*pairs))
+                changed[i] = replace(curve, spread=spread)
+    return changed
+
+
+def _pairs(curve: GemmCurve, table: Measurements) -> tuple[Floats, Floats]:
+    """Times by a curve and by other sources at the shapes that both measured."""
+    same = (table["dtype"] == curve.dtype) & (table["variant"] == curve.variant)
+    same &= (table["train_pass"] == curve.train_pass) & (table.source != curve.stack)
+    if not same.any():
+        return np.zeros(0), np.zeros(0)
+    others = table.where(same)
+    shape = (np.asarray(others[c], np.float64) for c in ("m", "n", "k", "batch"))
+    estimate = curve.evaluate(*shape)
+    both = estimate.origin == Origin.measured
+    return estimate.time_s[both], others.time_s[both]
 
 
 def with_gradient_factor(curves: list[Curve], table: Measurements | None) -> list[Curve]:

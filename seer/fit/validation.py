@@ -15,9 +15,13 @@ Mask = NDArray[np.bool_]
 
 FOLDS = 10
 
+_NORMAL_90 = 1.6449
+"""Half-width of the central 90 % of a normal distribution, in standard deviations."""
+
 REPEAT_SPREAD = 0.02
-"""Standard deviation of log(time) between repeats of one measurement. The two software stacks of
-the A100 and H100 GEMM tables, which call the same library, differ by about this much."""
+"""Least standard deviation of log(time), also on a measured point: an assumption, since the tables
+hold one value per shape. Where two software stacks measured the same shapes their disagreement is
+used instead (`repeat_spread`)."""
 
 
 def folds_of(groups: NDArray[np.intp], folds: int = FOLDS) -> NDArray[np.intp]:
@@ -78,17 +82,27 @@ def error_summary(log_error: Floats, held_out_by: str) -> dict[str, Any]:
 def spread_from(log_error: Floats, distance: Floats, fallback: float = 0.15) -> Spread:
     """Spread as a line in the distance to the nearest seen point.
 
-    The mean absolute error of a normal distribution is sqrt(2 / pi) deviations; it is used, not
-    the median, because the errors have long tails that an interval should cover.
+    The line follows the mean error; it is then scaled so that the central 90 % interval of a
+    normal distribution holds 90 % of the held-out points. Errors have longer tails than a normal
+    distribution, and an interval should tell the truth at its ends.
     """
     known = np.isfinite(log_error) & np.isfinite(distance)
     if known.sum() < 8:
         return Spread(REPEAT_SPREAD, fallback, 0.0)
-    size, gap = np.abs(log_error[known]) * np.sqrt(np.pi / 2), distance[known]
+    size, gap = np.abs(log_error[known]), distance[known]
     centred = gap - gap.mean()
     slope = max(0.0, float((centred * size).sum() / max((centred**2).sum(), 1e-12)))
-    near = max(REPEAT_SPREAD, float(size.mean() - slope * gap.mean()))
-    return Spread(REPEAT_SPREAD, _rounded(near), _rounded(slope))
+    near = max(1e-3, float(size.mean() - slope * gap.mean()))
+    scale = float(np.quantile(size / (near + slope * gap), 0.9)) / _NORMAL_90
+    return Spread(
+        REPEAT_SPREAD, _rounded(max(REPEAT_SPREAD, near * scale)), _rounded(slope * scale)
+    )
+
+
+def repeat_spread(one: Floats, two: Floats) -> float:
+    """Standard deviation that puts 90 % of the log ratios of paired times into its interval."""
+    wide = float(np.quantile(np.abs(np.log(one / two)), 0.9)) / _NORMAL_90
+    return _rounded(max(REPEAT_SPREAD, wide))
 
 
 def _rounded(value: float | np.floating[Any]) -> float:
