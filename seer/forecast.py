@@ -17,7 +17,15 @@ from seer.play import play
 from seer.readers import read_calibration, read_layer_template
 from seer.spec import Job, ParallelismSpec
 from seer.timeline import Breakdown, RankAnalysis, Timeline, analyse_rank, busiest_rank
-from seer.workload import Plan, fold, lay_out, peak_bytes, stage_bytes, unfold
+from seer.workload import (
+    Plan,
+    copies_of_streams,
+    fold,
+    lay_out,
+    peak_bytes,
+    stage_bytes,
+    unfold,
+)
 
 NORMAL_90 = 1.6449
 """Half-width of the central 90 % of a normal distribution, in standard deviations."""
@@ -108,11 +116,12 @@ class Forecast:
 def model_flop(job: Job) -> float:
     """Flop of one iteration that the model asks for: forward x 3, recomputation not counted.
 
-    Per token 6 N + 12 L s a d x 1/2: N weights without the input embedding, causal attention counted
-    once (half of the full square). PaLM (Chowdhery et al. 2022, appendix B) counts the full square.
+    Per token 6 N + 12 L s a d x 1/2: N active weights without the input embedding, causal attention
+    counted once (half of the full square). PaLM (Chowdhery et al. 2022, appendix B) counts the full
+    square.
     """
     model, training = job.model, job.training
-    weights = model.layers * model.layer_parameters + model.vocab * model.hidden
+    weights = model.active_parameters
     attention = 6 * model.layers * training.sequence_length * model.heads * model.head_dim
     tokens = training.global_batch * training.sequence_length
     return float(tokens) * (6 * weights + attention)
@@ -175,16 +184,11 @@ def play_folded(plan: Plan, pricing: cost.Pricing) -> tuple[Played, cost.Pricing
 
 def operators_stood_for(plan: Plan, graph: OperatorGraph) -> int:
     """Operators of the whole job: each folded one counts as often as it stands for."""
-    size = np.ones(len(plan.work), np.int64)
-    tp = plan.job.parallelism.tp
+    stands_for = graph.multiplicity.astype(np.int64)
+    copies = copies_of_streams(plan.job.parallelism)
     for row, segment in zip(plan.segment_row, plan.segments, strict=True):
-        # a collapsed segment is multiplied by its ranks; its tp collectives are shared by tp
-        compute = np.count_nonzero(segment.stream == 0)
-        size[row] = compute * tp + len(segment) - compute
-    weight = np.where(
-        np.isin(graph.work_id, plan.segment_row), graph.multiplicity // tp, graph.multiplicity
-    )
-    return int((size[graph.work_id] * weight).sum())
+        stands_for[graph.work_id == row] = copies[segment.stream].sum()
+    return int(stands_for.sum())
 
 
 def _read_off(

@@ -51,7 +51,7 @@ def play(
         dependencies form a circle. The message names the stuck stream heads.
     """
     duration = np.ascontiguousarray(duration_s, dtype=np.float64)
-    _check_durations(graph, duration)
+    check_durations(graph, duration)
     start, waited_for, unmet = _sweep(graph, duration, engine)
     if np.any(unmet):
         raise deadlock_error(graph, unmet == 0)
@@ -76,7 +76,8 @@ def _sweep(graph: OperatorGraph, duration: NDArray[np.float64], engine: Engine) 
     return _sweep_python(graph, duration)
 
 
-def _check_durations(graph: OperatorGraph, duration: NDArray[np.float64]) -> None:
+def check_durations(graph: OperatorGraph, duration: NDArray[np.float64]) -> None:
+    """Refuse durations (float64[N], seconds) that a play cannot use, with UsageError."""
     if duration.shape != (len(graph),):
         raise UsageError(
             f"{len(graph)} operators need as many durations, not an array of {duration.shape}"
@@ -94,7 +95,7 @@ def _check_durations(graph: OperatorGraph, duration: NDArray[np.float64]) -> Non
 def _sweep_python(graph: OperatorGraph, duration: NDArray[np.float64]) -> Swept:
     """Sweep with lists: about 0.3 us for each operator and each edge."""
     size = len(graph)
-    follower_ptr, follower, unmet = _followers(graph)
+    follower_ptr, follower, unmet = followers(graph)
     last = [size] * size  # above every index, so that the lowest wins a tie
     start = [0.0] * size
     durations = duration.tolist()
@@ -116,7 +117,7 @@ def _sweep_python(graph: OperatorGraph, duration: NDArray[np.float64]) -> Swept:
     return np.array(start, dtype=np.float64), waited_for, np.array(unmet, dtype=np.int32)
 
 
-def _followers(graph: OperatorGraph) -> tuple[list[int], list[int], list[int]]:
+def followers(graph: OperatorGraph) -> tuple[list[int], list[int], list[int]]:
     """CSR of what waits for each operator (edges and stream order) and the counters."""
     size = len(graph)
     before, after = waits(graph)

@@ -9,12 +9,47 @@ from seer.cluster import Cluster
 
 
 @dataclass(frozen=True)
-class ModelSpec:
-    """A dense decoder transformer.
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, section 2.1): ranks and head sizes."""
 
-    `activation` is "gelu", "relu", "squared_relu" (plain MLP of two matrices) or "swiglu",
-    "geglu" (gated, three matrices). `norm` is "layer_norm" or "rms_norm"; `position` is "rope"
-    or "learned". `vocab` is the padded vocabulary that the logits GEMM sees.
+    q_lora_rank: int
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """What distinguishes a layer from its neighbours."""
+
+    moe: bool = False
+    window: int = 0
+    """Sliding attention window in tokens; 0 = full."""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A decoder transformer, dense or mixture of experts.
+
+    Attributes
+    ----------
+    layers, hidden, heads, kv_heads, head_dim, ffn_hidden, vocab : int
+        `ffn_hidden` is that of the dense MLP; `vocab` the padded vocabulary of the logits GEMM.
+    activation : str
+        "gelu", "relu", "squared_relu" (plain MLP of two matrices), "swiglu", "geglu" (gated).
+    norm, position : str
+        "layer_norm" or "rms_norm"; "rope" or "learned".
+    experts, top_k, expert_ffn_hidden, shared_ffn_hidden : int
+        Routed experts of a mixture-of-experts layer, how many a token visits, the width of one,
+        and the total width of the shared experts (0 = none).
+    dense_layers : int
+        Leading layers that keep a dense MLP in a mixture-of-experts model.
+    mla : LatentAttention or None
+    window, window_period : int
+        Sliding window of every `window_period`-th layer, counted from the first; 0 = no window.
+    mtp_layers : int
+        Multi-token-prediction layers behind the last (DeepSeek-V3, section 2.2).
     """
 
     name: str
@@ -30,6 +65,15 @@ class ModelSpec:
     position: str = "learned"
     tied_embeddings: bool = True
     max_positions: int = 0
+    experts: int = 0
+    top_k: int = 0
+    expert_ffn_hidden: int = 0
+    shared_ffn_hidden: int = 0
+    dense_layers: int = 0
+    mla: LatentAttention | None = None
+    window: int = 0
+    window_period: int = 1
+    mtp_layers: int = 0
     source: str = ""
 
     @property
@@ -37,26 +81,88 @@ class ModelSpec:
         """Whether the MLP has a gate (three matrices)."""
         return self.activation in ("swiglu", "geglu")
 
+    def layer_kind(self, layer: int) -> LayerKind:
+        """What layer number `layer` (from 0) is."""
+        windowed = self.window > 0 and layer % self.window_period == 0
+        return LayerKind(
+            moe=self.experts > 0 and layer >= self.dense_layers,
+            window=self.window if windowed else 0,
+        )
+
     @property
-    def layer_parameters(self) -> int:
-        """Weights of one layer, without biases and norms (below 0.1 % of them)."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        mlp = (3 if self.gated else 2) * self.hidden * self.ffn_hidden
-        return attention + mlp
+    def attention_parameters(self) -> int:
+        """Weights of one layer's attention."""
+        if self.mla is None:
+            return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        mla = self.mla
+        qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+        query = (
+            self.hidden * mla.q_lora_rank + mla.q_lora_rank * self.heads * qk
+            if mla.q_lora_rank
+            else self.hidden * self.heads * qk
+        )
+        down = self.hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim)
+        up = mla.kv_lora_rank * self.heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+        return query + down + up + self.heads * mla.v_head_dim * self.hidden
+
+    @property
+    def mlp_parameters(self) -> int:
+        """Weights of one dense MLP."""
+        return (3 if self.gated else 2) * self.hidden * self.ffn_hidden
+
+    @property
+    def expert_parameters(self) -> int:
+        """Weights of one routed expert."""
+        return (3 if self.gated else 2) * self.hidden * self.expert_ffn_hidden
+
+    @property
+    def shared_parameters(self) -> int:
+        """Weights of a mixture-of-experts layer outside the routed experts: shared, router."""
+        shared = (3 if self.gated else 2) * self.hidden * self.shared_ffn_hidden
+        return shared + self.hidden * self.experts
+
+    def layer_parameters(self, kind: LayerKind) -> int:
+        """Weights of a layer, without biases and norms (below 0.1 % of them)."""
+        if not kind.moe:
+            return self.attention_parameters + self.mlp_parameters
+        experts = self.experts * self.expert_parameters
+        return self.attention_parameters + self.shared_parameters + experts
 
     @property
     def parameters(self) -> int:
         """Weights of the model, embeddings counted once when tied."""
         embeddings = self.vocab * self.hidden * (1 if self.tied_embeddings else 2)
-        return self.layers * self.layer_parameters + embeddings
+        layers = sum(self.layer_parameters(self.layer_kind(i)) for i in range(self.layers))
+        return layers + embeddings
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights a token passes, without the input embedding: what 6 N flop counts."""
+        idle = (self.experts - self.top_k) * self.expert_parameters
+        moe = max(self.layers - self.dense_layers, 0) if self.experts else 0
+        inputs = 0 if self.tied_embeddings else self.vocab * self.hidden
+        return self.parameters - inputs - moe * idle
 
 
 @dataclass(frozen=True)
 class TrainingSpec:
     """One step: `global_batch` sequences of `sequence_length`, `micro_batch` at a time.
 
-    `precision` is "bf16" or "fp16"; `recompute` is "none", "selective" (core attention only, as
-    Megatron's `--recompute-activations`) or "full"; `optimizer` is "adam".
+    Attributes
+    ----------
+    precision : str
+        "bf16", "fp16", "fp32"; "fp8" (per tensor), "fp8-block", "mxfp8", "nvfp4": GEMMs of the
+        layers in that type, the rest in bf16.
+    recompute : str
+        "none", "selective" (core attention, Megatron's `--recompute-activations`) or "full".
+    recompute_modules : tuple of str
+        With "selective": modules as Megatron names them ("core_attn", "mlp", "moe", "moe_act",
+        "layernorm", "mla_up_proj", "shared_experts"); empty = core_attn.
+    offload : tuple of str
+        "optimizer", "activations": held in host memory.
+    routing_imbalance : float
+        Largest load of an expert-parallel rank over the mean (1 = balanced).
+    optimizer : str
     """
 
     sequence_length: int
@@ -64,18 +170,44 @@ class TrainingSpec:
     micro_batch: int
     precision: str = "bf16"
     recompute: str = "none"
+    recompute_modules: tuple[str, ...] = ()
+    offload: tuple[str, ...] = ()
+    routing_imbalance: float = 1.0
     optimizer: str = "adam"
+
+    @property
+    def storage(self) -> str:
+        """The 16- or 32-bit type of activations and weights beside 8- and 4-bit GEMMs."""
+        return self.precision if self.precision in ("fp16", "fp32") else "bf16"
 
 
 @dataclass(frozen=True)
 class ParallelismSpec:
     """How the job is split. `dp` follows from the number of GPUs.
 
-    `schedule` is "gpipe", "1f1b" or "interleaved"; `zero` is 0 (all-reduce of gradients) or 1
-    (distributed optimizer: reduce-scatter, then all-gather of parameters). `layers_per_stage`
-    gives the layers of each virtual stage in pipeline order (pp * vpp numbers), or is empty for
-    an even split. Names and order of the dimensions are Megatron's: ranks run over tp first,
-    then dp, then pp.
+    Names and order of the dimensions are Megatron's: ranks run over tp first, then cp, then dp,
+    then pp. Experts are spread over the same tp x cp x dp ranks of a stage: etp first, then ep, the
+    rest replicates them.
+
+    Attributes
+    ----------
+    tp, cp, pp, vpp, dp, ep : int
+    etp : int
+        Tensor parallelism inside an expert; 0 = the same as tp (Megatron's default).
+    cp_comm : str
+        "p2p" (ring), "all_gather", "a2a" (Ulysses).
+    zero : int
+        0 all-reduce of gradients; 1 distributed optimizer (reduce-scatter, then all-gather of
+        parameters); 2 gradients sharded too; 3 parameters sharded too (FSDP): gathered and reduced
+        layer by layer in every micro-batch.
+    shard_group : int
+        Ranks that parameters are sharded over with zero 3; 0 = all of dp x cp, less = HSDP.
+    reshard_after_forward : bool
+        With zero 3, whether backward gathers the parameters again.
+    schedule : str
+        "gpipe", "1f1b", "interleaved", ...
+    layers_per_stage : tuple of int
+        Layers of each virtual stage in pipeline order (pp * vpp numbers); empty = an even split.
     """
 
     tp: int = 1
@@ -84,15 +216,34 @@ class ParallelismSpec:
     vpp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 0
     zero: int = 0
     sequence_parallel: bool = False
+    cp_comm: str = "p2p"
+    shard_group: int = 0
+    reshard_after_forward: bool = True
     schedule: str = "1f1b"
     layers_per_stage: tuple[int, ...] = ()
 
     @property
+    def stage_ranks(self) -> int:
+        """Ranks of one pipeline stage."""
+        return self.tp * self.cp * self.dp
+
+    @property
     def gpus(self) -> int:
         """Ranks of the job."""
-        return self.tp * self.cp * self.pp * self.dp
+        return self.stage_ranks * self.pp
+
+    @property
+    def expert_tp(self) -> int:
+        """Tensor parallelism inside an expert."""
+        return self.etp or self.tp
+
+    @property
+    def expert_dp(self) -> int:
+        """Replicas of each expert inside a stage."""
+        return self.stage_ranks // (self.expert_tp * self.ep)
 
 
 @dataclass(frozen=True)

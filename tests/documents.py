@@ -13,7 +13,8 @@ Rules for writers of README.md and docs/:
 
 Bars and the width of gaps do not count. Numbers agree within 1 %, or one unit of their last digit.
 
-`python tests/documents.py` writes what the commands print today into the documents.
+`python tests/documents.py` writes what the commands print today into the documents, the page of all
+commands, and the figures of docs/accuracy.md into the README.
 """
 
 from __future__ import annotations
@@ -29,13 +30,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+README = ROOT / "README.md"
+ACCURACY = ROOT / "docs" / "accuracy.md"
+DOCUMENTS = (README, *sorted((ROOT / "docs").rglob("*.md")))
 
 TOLERANCE = 0.01
 WIDTH = "100"
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 NOTHING_S = 1e-9
 """Times below this are rounding: 0.00 ns and 0 s are the same."""
+
+FAILED = "exit code"
+"""How the fault of a command begins that succeeds or fails against expectation."""
 
 _FENCE = re.compile(r"^```\s*(?P<language>\w*)[ \t]*(?P<file>\S*)\s*$")
 _NUMBER = re.compile(r"(?<![\w.-])-?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[+-]\d+)?(?: (?:ns|us|ms|s)\b)?")
@@ -161,7 +167,7 @@ def run_document(path: Path, folder: Path) -> Iterator[tuple[Command, list[str],
             done = seer(command.arguments, folder)
             now = said(done, command.fails)
             if (done.returncode != 0) != command.fails:
-                yield command, now, f"exit code {done.returncode}\n{done.stderr}"
+                yield command, now, f"{FAILED} {done.returncode}\n{done.stderr}"
             else:
                 yield command, now, difference(command.expected, now) if command.expected else ""
 
@@ -243,7 +249,7 @@ def update(path: Path) -> list[str]:
             if not fault:
                 continue
             new = updated(command.expected, now)
-            if command.expected and not difference(new, now):
+            if not fault.startswith(FAILED) and command.expected and not difference(new, now):
                 start = command.output - 1
                 edits.append((start, start + len(command.expected), new))
             else:
@@ -255,11 +261,50 @@ def update(path: Path) -> list[str]:
     return left
 
 
+# ---- accuracy ---------------------------------------------------------------------------------
+
+
+def accuracy_scores() -> dict[str, float]:
+    """Figures over all runs of `docs/accuracy.md`: rows, and mean, median, bias, inside in %."""
+    page = ACCURACY.read_text(encoding="utf-8")
+    head = next(line for line in page.splitlines() if line.startswith("| group |"))
+    total = next(line for line in page.splitlines() if line.startswith("| all |"))
+    named = dict(zip(_cells(head), _cells(total), strict=True))
+    plain = {name: named[name].rstrip("%") for name in ("rows", "mean", "median", "bias")}
+    inside = next(value for name, value in named.items() if name.startswith("inside"))
+    return {name: float(value) for name, value in plain.items()} | {"inside": float(inside[:-1])}
+
+
+def accuracy_line() -> str:
+    """What the README says of them."""
+    s = accuracy_scores()
+    side = "slow" if s["bias"] > 0 else "fast"
+    return (
+        f"Against **{s['rows']:.0f} published, measured runs**: mean error of the step time "
+        f"**{s['mean']:.1f} %**,\nmedian {s['median']:.1f} %, on average "
+        f"{abs(s['bias']):.1f} % too {side}; {s['inside']:.0f} % of the runs lie in the 90 % "
+        "interval."
+    )
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def update_accuracy() -> None:
+    """Put the figures into the README."""
+    text = README.read_text(encoding="utf-8")
+    mark = re.compile(r"<!-- accuracy -->.*?<!-- /accuracy -->", re.DOTALL)
+    block = f"<!-- accuracy -->\n{accuracy_line()}\n<!-- /accuracy -->"
+    README.write_text(mark.sub(lambda _: block, text), encoding="utf-8")
+
+
 def main() -> int:
     """Bring every document up to date."""
     from command_reference import PAGE, reference
 
     PAGE.write_text(reference(), encoding="utf-8")
+    update_accuracy()
     left = [fault for path in DOCUMENTS for fault in update(path)]
     print(*left, sep="\n")
     return 1 if left else 0

@@ -242,6 +242,19 @@ def test_an_implementation_can_be_asked_for_by_name() -> None:
     assert turtle == pytest.approx(10 * hare)
 
 
+def test_of_two_implementations_the_faster_one_answers_unless_it_lacks_a_pass() -> None:
+    slow = copies(bytes_per_s=1e11)
+    slow.columns["impl"][:] = "turtle"  # type: ignore[index]
+    both = copies(bytes_per_s=1e11)
+    both.columns["impl"][:] = "turtle"  # type: ignore[index]
+    both.columns["train_pass"] = np.array(["backward"] * len(both))  # type: ignore[index]
+
+    fast = one(MEMORY, fit_calibration([copies(), slow], "lab")).time_s[0]
+    whole = one(MEMORY, fit_calibration([copies(), slow, both], "lab")).time_s[0]
+
+    assert whole == pytest.approx(10 * fast)
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [

@@ -46,6 +46,16 @@ def test_help_is_printed_for_every_command(name: str, command: Any, tmp_path: Pa
     assert "Example: " in done.stdout
 
 
+@pytest.mark.parametrize(
+    "example",
+    [e for _, c in COMMANDS if ".csv" not in (e := command_reference.example(c))],
+)
+def test_the_example_in_the_help_of_a_command_works(example: str, tmp_path: Path) -> None:
+    done = documents.seer(example.split()[1:], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
 def test_every_command_is_run_by_some_document(name: str, command: Any) -> None:
     words = name.split()[1:]

@@ -10,6 +10,7 @@ from seer.calibration import (
     AttentionCurve,
     BackwardRatio,
     GemmCurve,
+    Measurements,
     MemoryCurve,
     PolynomialCurve,
 )
@@ -144,6 +145,44 @@ def test_gradient_gemms_are_never_cheaper_than_forward_ones() -> None:
 
     assert curve.gradient_factor == 1.0
     assert "1.0 is used" in curve.info.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("tables", "row", "shape"),
+    [
+        (
+            [gemms(bumps=0.1)],
+            {"m": 1024, "n": 2048, "k": 4096, "batch": 1},
+            {"m": 1024, "n": 2048, "k": 4096, "batch": 1},
+        ),
+        (
+            [attentions()],
+            {"m": 2048, "n": 2048, "k": 128, "batch": 1, "heads": 8, "kv_heads": 8},
+            {"batch": 1, "heads": 8, "kv_heads": 8, "seq": 2048, "head_dim": 128},
+        ),
+    ],
+)
+def test_the_nearest_point_of_a_measured_shape_is_that_measurement(
+    tables: list[Measurements], row: dict[str, int], shape: dict[str, int]
+) -> None:
+    (curve,) = fit_measurements(tables, "lab")
+
+    first, second = curve.nearest_points(row, 2)  # type: ignore[union-attr,call-arg,arg-type]
+
+    same = [
+        bool(np.all([tables[0][c][i] == row[r] for c, r in NAMES[tables[0].kind]]))
+        for i in range(len(tables[0]))
+    ]
+    assert first["shape"] == shape
+    assert first["time_s"] == pytest.approx(float(tables[0].time_s[same][0]), rel=1e-9)
+    assert first["source"] == "lab"
+    assert second["shape"] != shape
+
+
+NAMES = {
+    "gemm": (("m", "m"), ("n", "n"), ("k", "k")),
+    "attention": (("seq_q", "m"), ("heads", "heads")),
+}
 
 
 def test_a_polynomial_reproduces_a_polynomial() -> None:

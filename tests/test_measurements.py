@@ -90,6 +90,7 @@ def test_an_eager_norm_is_another_variant_than_a_fused_one(tmp_path: Path) -> No
         ("bfloat16,16,32,64,0,lab", "time_us is '0', not a positive number"),
         ("bfloat16,16,-32,64,1,lab", "n is '-32', not a positive number"),
         ("bfloat16,16,32,many,1,lab", "k is 'many', not a positive number"),
+        ("bfloat16,16,32,1e300,1,lab", "k is '1e300', not a positive number up to 1e+15"),
         ("bfloat16,16,32,64,inf,lab", "time_us is 'inf', not a positive number"),
         ("bfloat16,16,32,64,1,cpu_time", "source is 'cpu_time'"),
         ("bfloat16,16,32", "the row has 3 columns, the header 6"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jobs
 import numpy as np
 import pytest
@@ -9,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seer.errors import InfeasibleError
+from seer.forecast import operators_stood_for
 from seer.graph import OperatorGraph
 from seer.play import play
-from seer.spec import Job
+from seer.spec import Job, LatentAttention
 from seer.timeline import Timeline, peak_memory_all
 from seer.workload import Plan, fold, lay_out, peak_bytes, unfold, unfolded_size
 
@@ -50,7 +53,61 @@ def plans(draw: st.DrawFn) -> Job:
         micro_batches=pp * draw(st.integers(1, 2)),
         training={"recompute": draw(st.sampled_from(["none", "selective", "full"]))},
         framework=framework,
-        model={"tied_embeddings": draw(SWITCH)},
+        model={"tied_embeddings": draw(SWITCH)} | draw(st.sampled_from(MODELS)),
+    )
+
+
+MODELS: list[dict[str, Any]] = [
+    {},
+    {"window": 16, "window_period": 2, "activation": "swiglu", "norm": "rms_norm"},
+    {"experts": 4, "top_k": 2, "expert_ffn_hidden": 64, "dense_layers": 1},
+    {
+        "experts": 8,
+        "top_k": 2,
+        "expert_ffn_hidden": 32,
+        "shared_ffn_hidden": 64,
+        "mla": LatentAttention(32, 16, 8, 8, 8),
+        "mtp_layers": 1,
+    },
+]
+
+
+@st.composite
+def wide_plans(draw: st.DrawFn) -> Job:
+    """Plans with experts, context parallelism and sharded parameters."""
+    tp, cp, dp = (draw(st.sampled_from(s)) for s in ([1, 2], [1, 2, 4], [2, 4]))
+    pp = draw(st.sampled_from([1, 2]))
+    ep, etp = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([0, 1]))
+    ep = min(ep, tp * cp * dp // (etp or tp))
+    model: dict[str, Any] = draw(st.sampled_from(MODELS))
+    zero = draw(st.sampled_from([0, 1, 2, 3]))
+    return jobs.job(
+        tp=tp,
+        cp=cp,
+        dp=dp,
+        pp=pp,
+        ep=ep if "experts" in model else 1,
+        etp=etp if "experts" in model else 0,
+        zero=zero,
+        shard_group=draw(st.sampled_from([0, cp * dp // 2])) if zero == 3 else 0,
+        reshard_after_forward=draw(SWITCH),
+        cp_comm=draw(st.sampled_from(["p2p", "all_gather", "a2a"])),
+        sequence_parallel=tp > 1 and draw(SWITCH),
+        micro_batches=pp * draw(st.integers(1, 2)),
+        model=model,
+        training={
+            "recompute": draw(st.sampled_from(["none", "selective", "full"])),
+            "recompute_modules": draw(
+                st.sampled_from([(), ("mlp", "layernorm"), ("moe", "core_attn")])
+            ),
+            "precision": draw(st.sampled_from(["bf16", "fp8", "mxfp8"])),
+        },
+        framework={
+            "tp_overlap": draw(st.sampled_from(["none", "dgrad", "pipelined"])),
+            "dp_overlap": draw(SWITCH),
+            "param_gather_overlap": draw(SWITCH),
+            "parameters": jobs.FRAMEWORK.parameters | {"fused_attention": 1.0},
+        },
     )
 
 
@@ -70,7 +127,7 @@ def play_unfolded(plan: Plan) -> tuple[OperatorGraph, Timeline]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(plans())
+@given(st.one_of(plans(), wide_plans()))
 def test_folded_and_unfolded_plays_end_at_the_same_time(job: Job) -> None:
     plan = lay_out(job, jobs.template())
     _, folded = play_folded(plan)
@@ -79,34 +136,24 @@ def test_folded_and_unfolded_plays_end_at_the_same_time(job: Job) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(plans())
+@given(st.one_of(plans(), wide_plans()))
 def test_the_folded_graph_stands_for_every_operator_of_the_unfolded_one(job: Job) -> None:
     plan = lay_out(job, jobs.template())
     unfolded = unfold(plan)
     counted = unfolded_size(plan)
     assert counted <= len(unfolded) <= counted + 4 * job.gpus  # the step's end is not counted
-    folded = fold(plan)
-    tp = job.parallelism.tp
-    stands_for = 0
-    for row, times in zip(folded.work_id, folded.multiplicity, strict=True):
-        at = np.flatnonzero(plan.segment_row == row)
-        if len(at):
-            stream = plan.segments[at[0]].stream
-            stands_for += times * (stream == 0).sum() + times // tp * (stream == 1).sum()
-        else:
-            stands_for += times
-    assert stands_for == len(unfolded)
+    assert operators_stood_for(plan, fold(plan)) == len(unfolded)
 
 
 @settings(max_examples=30, deadline=None)
-@given(plans())
+@given(st.one_of(plans(), wide_plans()))
 def test_peak_memory_of_a_play_never_exceeds_the_closed_bound(job: Job) -> None:
     plan = lay_out(job, jobs.template())
     bound = peak_bytes(plan)
     static = np.array([p.total_bytes for p in plan.parameters])
     graph, timeline = play_unfolded(plan)
     peaks = peak_memory_all(graph, timeline)
-    per_stage = job.parallelism.tp * job.parallelism.dp
+    per_stage = job.parallelism.stage_ranks
     for rank in range(job.gpus):
         stage = rank // per_stage
         assert peaks[rank] + static[stage] <= bound[stage] * (1 + 1e-12)

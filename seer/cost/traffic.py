@@ -25,6 +25,9 @@ STAND_INS = {
 }
 """Operators whose kernels stream alike: the throughput of one stands in at the other's traffic."""
 
+_REFERENCE_ELEMENTS = 8192 * 8192
+"""A training-sized activation."""
+
 _ELEMENT_BYTES = np.array([dtype.size_bytes or 2 for dtype in DType], np.float64)
 
 
@@ -87,8 +90,8 @@ def _best(
 ) -> tuple[int, MemoryCurve] | None:
     """The curve of a variant, or of `variant/impl` where that implementation was measured.
 
-    Of several implementations the one measured in both passes answers, then the one of the most
-    points, then the one whose curves hold best.
+    Of several implementations one measured in both passes answers, and of those the fastest: that
+    is the fused kernel, which training stacks choose too.
     """
     variant, _, impl = name.partition("/")
     named = [(i, c) for i, c in curves if c.variant == variant]
@@ -96,8 +99,13 @@ def _best(
 
     def quality(pair: tuple[int, MemoryCurve]) -> tuple[float, ...]:
         family = [c for _, c in named if c.impl == pair[1].impl]
-        points = sum(c.info.points for c in family)
-        return (len(family), points, -sum(c.info.error.get("median_ape", 1.0) for c in family))
+        return (len(family), -sum(_reference_s(c) for c in family))
 
     fits = [(i, c) for i, c in named if c.train_pass == train_pass]
     return max(fits, key=quality, default=None)
+
+
+def _reference_s(curve: MemoryCurve) -> float:
+    """Time for `_REFERENCE_ELEMENTS` two-byte elements, to compare implementations."""
+    traffic = np.array([_REFERENCE_ELEMENTS * max(curve.bytes_per_element, 1.0)])
+    return float(curve.evaluate(traffic).time_s[0])

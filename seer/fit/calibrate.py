@@ -66,12 +66,7 @@ def fit_measurements(
     """
     if form not in FORMS:
         raise UsageError(f"there is no form '{form}'", hint=nearest(form, FORMS))
-
-    def licence(source: str) -> str:
-        known = licences or {}
-        prefix = max((p for p in known if source.startswith(p)), key=len, default="")
-        return known.get(prefix, "not stated")
-
+    licence = _licence_of(licences or {})
     own = [table for table in measurements if not _relative(table, device)]
     relatives = [table for table in measurements if _relative(table, device)]
     tables = {kind: _of_kind(own, kind, device) for kind in KEYS}
@@ -81,18 +76,10 @@ def fit_measurements(
         if progress:
             progress(_name(kind, part), done, len(jobs))
         curves.append(_fit_one(kind, part, form, licence, date))
-    if form != "polynomial":
-        curves += _ratios(tables["attention"], "", licence, date)
-        for other in sorted({_model(table.file) for table in relatives}):
-            theirs = [table for table in relatives if _model(table.file) == other]
-            curves += _ratios(_of_kind(theirs, "attention", device), other, licence, date)
-        if tables["memory"]:
-            curves += _generic(tables["memory"], form, licence, date)
-        curves = with_gradient_factor(curves, tables["gemm"])
-        curves = with_repeat_spread(curves, tables["gemm"])
     if form == "polynomial":
         curves += _network_polynomials(own, licence, date)
     else:
+        curves = _completed(curves, tables, relatives, device, form, licence, date)
         curves += fit_collectives(
             [table for table in own if table.kind == "collective"],
             borrowed=[table for table in relatives if table.kind == "collective"],
@@ -105,6 +92,36 @@ def fit_measurements(
     if not curves:
         raise UsageError("none of these measurements gives a curve", where=device)
     return tuple(sorted(curves, key=_preference))
+
+
+def _licence_of(licences: Mapping[str, str]) -> Licence:
+    """Licence of a source by the longest prefix that is known."""
+
+    def licence(source: str) -> str:
+        prefix = max((p for p in licences if source.startswith(p)), key=len, default="")
+        return licences.get(prefix, "not stated")
+
+    return licence
+
+
+def _completed(
+    curves: list[Curve],
+    tables: Mapping[str, Measurements | None],
+    relatives: Sequence[Measurements],
+    device: str,
+    form: str,
+    licence: Licence,
+    date: str,
+) -> list[Curve]:
+    """What follows from several tables together: ratios, the generic curve, gradient factors."""
+    more = [*_ratios(tables["attention"], "", licence, date)]
+    for other in sorted({_model(table.file) for table in relatives}):
+        theirs = [table for table in relatives if _model(table.file) == other]
+        more += _ratios(_of_kind(theirs, "attention", device), other, licence, date)
+    if tables["memory"]:
+        more += _generic(tables["memory"], form, licence, date)
+    curves = with_gradient_factor([*curves, *more], tables["gemm"])
+    return with_repeat_spread(curves, tables["gemm"])
 
 
 def fit_calibration(

@@ -29,6 +29,10 @@ _COLUMN_LOSS = 1.1
 _FEW_ROWS, _MANY_ROWS = 8, 128
 """Up to the first, a kernel waits for its single rows; from the second, every SM has one."""
 
+CACHE_BYTES = 50e6
+"""Above this the generic curve may not beat the large-array stream peak: small kernels repeated on
+the same operands find them in the second-level cache, training does not."""
+
 GENERIC_VARIANTS = ("residual_add", "add", "stream_add", "stream_triad")
 """One-kernel streaming operators: what an operator that was never measured most resembles."""
 
@@ -59,16 +63,18 @@ def fit_memory(
     def held_out(by_columns: bool) -> Floats:
         def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
             shape = (size[seen], columns[seen], rows[seen])
-            curve = _fit(blank, *shape, table.time_s[seen], by_columns)
+            curve = _fit(blank, *shape, table.time_s[seen], by_columns, ceiling)
             time_s = curve.evaluate(size[hidden], columns[hidden]).time_s
             return np.log(time_s / table.time_s[hidden]), np.zeros(int(hidden.sum()))
 
         return held_out_errors(groups, predict)[0]
 
+    stream = np.array([str(v).startswith("stream_") for v in table["variant"]], bool)
+    ceiling = float((size / table.time_s)[stream].max()) if stream.any() else np.inf
     few = len(np.unique(columns)) < 3
     _, groups = np.unique(size if few else columns, return_inverse=True)
     log_error, by_columns = held_out(False), False
-    if not few and variant != "generic":
+    if not few and variant != "generic" and len(table) >= 4 * len(np.unique(columns)):
         finer, shape = held_out(True), (size, columns, rows, table.time_s)
         by_columns = bool(np.abs(finer).mean() < _COLUMN_GAIN * np.abs(log_error).mean())
         if np.abs(finer).mean() < _COLUMN_LOSS * np.abs(log_error).mean():
@@ -77,7 +83,7 @@ def fit_memory(
         log_error = finer if by_columns else log_error
     error = error_summary(log_error, "whole sizes" if few else "whole row lengths")
     return replace(
-        _fit(blank, size, columns, rows, table.time_s, by_columns),
+        _fit(blank, size, columns, rows, table.time_s, by_columns, ceiling),
         info=describe(table, form, licence, date, names, error),
         spread=spread_from(log_error, np.zeros(len(log_error))),
     )
@@ -90,6 +96,7 @@ def _fit(
     rows: Floats,
     time_s: Floats,
     by_columns: bool,
+    ceiling: float = np.inf,
 ) -> MemoryCurve:
     few, many = rows <= _FEW_ROWS, rows >= _MANY_ROWS
     per_column = 0.0
@@ -99,6 +106,8 @@ def _fit(
         size, columns, time_s = size[many], columns[many], time_s[many]
     floor = min(float(time_s.min()), _FLOOR_S)
     knots, times = fit_knots(size, time_s)
+    if ceiling < np.inf:
+        times = np.maximum(times, np.where(knots > CACHE_BYTES, knots / ceiling, 0.0))
     curve = replace(
         blank,
         knot_bytes=knots,

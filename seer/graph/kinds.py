@@ -59,11 +59,15 @@ class DType(IntEnum):
     fp16 = 2
     bf16 = 3
     fp8 = 4
+    """Scaled per tensor or per row."""
+    fp8_block = 5
+    mxfp8 = 6
+    nvfp4 = 7
 
     @property
-    def size_bytes(self) -> int:
-        """Bytes of one element."""
-        return (0, 4, 2, 2, 1)[self]
+    def size_bytes(self) -> float:
+        """Bytes of one element, scales apart."""
+        return (0, 4, 2, 2, 1, 1, 1, 0.5)[self]
 
 
 class Pass(IntEnum):

@@ -22,10 +22,15 @@ class TemplateOperator:
         "dgrad" or "wgrad".
     variant, group : str
         As in `WorkTable`; "" when they mean nothing.
+    module : str
+        Megatron's word for the part of a layer that can be recomputed by name ("core_attn",
+        "layernorm", "mlp", "moe", "moe_act", "shared_experts", "mla_up_proj"), or "".
     formulas : mapping of column to Formula
         Columns of `WorkTable` and `backward_hbm_bytes` (memory traffic of the backward pass),
-        `weight` (0 for a GEMM without weights), `core` (1 inside core attention, which selective
-        recomputation runs again) and `saves` (bytes of activation kept for the backward pass).
+        `weight` (0 for a GEMM without weights), `precise` (1 for a GEMM that stays in 16 bits),
+        `ring` (steps of a ring attention) and `ring_bytes` (sent in each), `beside` (compute
+        operators that do not wait for a collective) and `saves` (bytes of activation kept for the
+        backward pass).
     when : Formula or None
         The operator exists where this is not zero; None = always.
     where : str
@@ -37,6 +42,7 @@ class TemplateOperator:
     passes: str
     variant: str
     group: str
+    module: str
     formulas: Mapping[str, Formula]
     when: Formula | None
     where: str

@@ -18,15 +18,29 @@ from seer.readers import overrides as edits
 from seer.readers import shipped
 from seer.readers.files import read_structured
 from seer.readers.huggingface import is_huggingface
-from seer.readers.job_checks import check_job, derive_dp
+from seer.readers.job_checks import check_job, derive_dp, schedule_name
 from seer.readers.schema import Count, Spec, validate
-from seer.readers.specs import Recompute, Source, load, read_cluster, read_framework, read_model
+from seer.readers.specs import (
+    Recompute,
+    Size,
+    Source,
+    load,
+    read_cluster,
+    read_framework,
+    read_model,
+)
 from seer.spec import Job, ModelSpec, ParallelismSpec, TrainingSpec
 
 DEFAULT_FRAMEWORK = "nemo"
 DEFAULT_SEQUENCE_LENGTH = 4096
 DEFAULT_BATCH_TOKENS = 2**22
 """4 Mi tokens per step, between GPT-3's 3.2 M and Llama 2's 4 M (their papers)."""
+
+Precision = Literal["bf16", "fp16", "fp32", "fp8", "fp8-block", "mxfp8", "nvfp4"]
+RecomputeModule = Literal[
+    "core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"
+]
+"""Megatron's `--recompute-modules` (megatron/core/transformer/transformer_config.py)."""
 
 Choose = Callable[[Job], tuple[ParallelismSpec, str]]
 """Chooses a parallelism for a draft job (all GPUs data-parallel) and says by which rule."""
@@ -36,8 +50,11 @@ class _Training(Spec):
     sequence_length: Count | None = None
     global_batch: Count | None = None
     micro_batch: Count = 1
-    precision: Literal["bf16", "fp16"] = "bf16"
+    precision: Precision = "bf16"
     recompute: Recompute | None = None
+    recompute_modules: Annotated[list[RecomputeModule], Field(default_factory=list)]
+    offload: Annotated[list[Literal["optimizer", "activations"]], Field(default_factory=list)]
+    routing_imbalance: Annotated[float, Field(ge=1.0, le=1e6)] = 1.0
     optimizer: Literal["adam"] = "adam"
 
 
@@ -45,12 +62,16 @@ class _Parallelism(Spec):
     tp: Count = 1
     cp: Count = 1
     ep: Count = 1
+    etp: Size = 0
     pp: Count = 1
     vpp: Count = 1
     dp: Count | None = None
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     sequence_parallel: bool = False
-    schedule: Literal["gpipe", "1f1b", "interleaved"] | None = None
+    cp_comm: Literal["p2p", "all_gather", "a2a"] = "p2p"
+    shard_group: Size = 0
+    reshard_after_forward: bool = True
+    schedule: str | None = None
     layers_per_stage: Annotated[list[Annotated[int, Field(ge=0)]], Field(default_factory=list)]
 
 
@@ -203,7 +224,10 @@ def _draft(spec: _Job, place: str, folder: Path | None) -> Job:
             global_batch=training.global_batch or gpus * training.micro_batch,
             micro_batch=training.micro_batch,
             precision=training.precision,
-            recompute=training.recompute or framework.recompute,
+            recompute=_recompute(training, framework.recompute),
+            recompute_modules=tuple(training.recompute_modules),
+            offload=tuple(training.offload),
+            routing_imbalance=float(training.routing_imbalance),
             optimizer=training.optimizer,
         ),
         parallelism=ParallelismSpec(dp=gpus if given is None else 1),
@@ -213,6 +237,11 @@ def _draft(spec: _Job, place: str, folder: Path | None) -> Job:
         layer_template=spec.layer_template,
         notes=tuple(notes),
     )
+
+
+def _recompute(training: _Training, default: str) -> str:
+    """Naming modules means selective recomputation, as in Megatron."""
+    return training.recompute or ("selective" if training.recompute_modules else default)
 
 
 def _gpus(spec: _Job, place: str) -> int:
@@ -235,7 +264,7 @@ def _plan(spec: _Job, draft: Job, place: str, choose: Choose | None) -> tuple[Pa
     dp = derive_dp(gpus, given.tp, given.cp, given.pp, given.dp, f"{place}: parallelism")
     values = given.model_dump()
     values["dp"] = dp
-    values["schedule"] = given.schedule or ("interleaved" if given.vpp > 1 else "1f1b")
+    values["schedule"] = schedule_name(given.schedule, given.vpp, f"{place}: parallelism")
     values["layers_per_stage"] = tuple(given.layers_per_stage)
     return ParallelismSpec(**values), ""
 

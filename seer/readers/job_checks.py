@@ -1,21 +1,31 @@
-"""Can this plan exist? Every rule of divisibility and every feature that is not modelled yet.
+"""Can this plan exist? Every rule of divisibility, one small function each.
 
-Each check is a small function with a name; the first that fails raises InfeasibleError.
+The first check that fails raises InfeasibleError with the values and a way out.
 """
 
 from __future__ import annotations
 
-from seer.errors import InfeasibleError
+from seer.errors import InfeasibleError, UsageError, nearest
 from seer.spec import Job
+
+PEAK_OF = {"fp8": "fp8", "fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+"""Precision -> the peak of a device that it needs, where they do not have the same name."""
+
+CHUNKS = {"1f1b": 1, "zb-h1": 1, "zb-1p": 1, "zb-2p": 1, "zb-v": 2, "v-half": 2, "v-min": 2}
+"""Model chunks per stage (vpp) that a schedule is written for: V-shaped placements fold the
+pipeline once (Qi et al., Pipeline Parallelism with Controllable Memory, 2024). Schedules that are
+not listed check their own needs."""
 
 
 def check_job(job: Job) -> None:
     """Raise InfeasibleError, naming the values and a way out, when the plan cannot run."""
     for check in (
-        _supported,
         _precision,
         _tensor_parallel,
+        _experts,
+        _context,
         _sequence,
+        _sharding,
         _schedule,
         _layers,
         _micro_batches,
@@ -54,31 +64,86 @@ def _divides(job: Job, path: str, divisor: int, name: str, value: int) -> None:
         _refuse(job, path, what, f"nearest that divide: {', '.join(map(str, sorted(near)))}")
 
 
-def _supported(job: Job) -> None:
-    plan = job.parallelism
-    if plan.cp > 1:
-        _refuse(job, "parallelism.cp", f"context parallelism (cp {plan.cp}) is not supported yet")
-    if plan.ep > 1:
-        _refuse(job, "parallelism.ep", f"expert parallelism (ep {plan.ep}) is not supported yet")
-    if plan.zero > 1:
-        what = f"sharded gradients and parameters (zero {plan.zero}) are not supported yet"
-        _refuse(job, "parallelism.zero", what, "use zero 0 or 1")
+def schedule_name(given: str | None, vpp: int, where: str) -> str:
+    """The schedule of a plan, or the default; raises UsageError for a name that nobody knows."""
+    # Imported here: the names live with the functions that play them.
+    from seer.workload import SCHEDULES
+
+    if given is None:
+        return "interleaved" if vpp > 1 else "1f1b"
+    if given not in SCHEDULES:
+        what = f"there is no schedule named '{given[:80]}'"
+        raise UsageError(what, where=f"{where}.schedule", hint=nearest(given, SCHEDULES))
+    return given
 
 
 def _precision(job: Job) -> None:
-    peaks = job.cluster.device.peak_flop_per_s
-    if job.training.precision not in peaks:
-        what = f"{job.cluster.device.name} has no peak for {job.training.precision}"
+    peaks, precision = job.cluster.device.peak_flop_per_s, job.training.precision
+    if PEAK_OF.get(precision, precision) not in peaks:
+        what = f"{job.cluster.device.name} has no peak for {precision}"
         _refuse(job, "training.precision", what, f"it has {', '.join(sorted(peaks))}")
 
 
 def _tensor_parallel(job: Job) -> None:
     model, tp = job.model, job.parallelism.tp
     _divides(job, "parallelism.tp", tp, "the number of heads", model.heads)
-    if tp % model.kv_heads:  # more ranks than kv_heads: each head is held several times
+    if model.mla is None and tp % model.kv_heads:  # tp above kv_heads: each is held several times
         _divides(job, "parallelism.tp", tp, "the number of kv_heads", model.kv_heads)
-    _divides(job, "parallelism.tp", tp, "ffn_hidden", model.ffn_hidden)
+    if not model.experts or model.dense_layers:
+        _divides(job, "parallelism.tp", tp, "ffn_hidden", model.ffn_hidden)
+    _divides(job, "parallelism.tp", tp, "shared_ffn_hidden", model.shared_ffn_hidden)
     _divides(job, "parallelism.tp", tp, "the vocabulary", model.vocab)
+
+
+def _experts(job: Job) -> None:
+    model, plan = job.model, job.parallelism
+    if not model.experts:
+        for name, value in (("ep", plan.ep), ("etp", plan.etp)):
+            if value > 1:
+                what = f"{name} is {value}, but {model.name} has no experts"
+                _refuse(job, f"parallelism.{name}", what, f"leave {name} out")
+        return
+    _divides(job, "parallelism.ep", plan.ep, "the number of experts", model.experts)
+    if model.expert_ffn_hidden % plan.expert_tp:
+        what = f"expert_ffn_hidden {model.expert_ffn_hidden} cannot be divided by "
+        what += f"etp {plan.expert_tp}"
+        _refuse(job, "parallelism.etp", what, "etp 0 means the same as tp; 1 keeps experts whole")
+    together = plan.expert_tp * plan.ep
+    if plan.stage_ranks % together:
+        what = (
+            f"the {plan.stage_ranks} ranks of a stage (tp x cp x dp) cannot be divided by "
+            f"etp x ep = {plan.expert_tp} x {plan.ep} = {together}"
+        )
+        hint = "experts are spread over those ranks: change ep, etp or dp"
+        _refuse(job, "parallelism.ep", what, hint)
+
+
+def _context(job: Job) -> None:
+    plan, length = job.parallelism, job.training.sequence_length
+    if plan.cp == 1:
+        return
+    pieces = plan.cp if plan.cp_comm == "a2a" else 2 * plan.cp
+    if length % pieces:
+        what = f"the sequence length {length} cannot be cut into {pieces} pieces for cp {plan.cp}"
+        why = "each rank holds one piece" if plan.cp_comm == "a2a" else "each rank holds two pieces"
+        _refuse(job, "parallelism.cp", what, f"{why}: use a multiple of {pieces}")
+    if plan.cp_comm == "a2a" and job.model.heads % (plan.tp * plan.cp):
+        what = f"the number of heads {job.model.heads} cannot be divided by tp x cp = "
+        what += f"{plan.tp} x {plan.cp}"
+        _refuse(job, "parallelism.cp_comm", what, "a2a splits the heads: use p2p or all_gather")
+
+
+def _sharding(job: Job) -> None:
+    plan = job.parallelism
+    replicas = plan.dp * plan.cp
+    if not plan.shard_group:
+        return
+    if plan.zero != 3:
+        what = f"shard_group {plan.shard_group} belongs to zero 3, but zero is {plan.zero}"
+        _refuse(job, "parallelism.shard_group", what, "set zero to 3, or leave shard_group out")
+    if replicas % plan.shard_group:
+        what = f"dp x cp = {replicas} cannot be divided by shard_group {plan.shard_group}"
+        _refuse(job, "parallelism.shard_group", what, "0 shards over all of them")
 
 
 def _sequence(job: Job) -> None:
@@ -92,8 +157,9 @@ def _sequence(job: Job) -> None:
     if plan.tp == 1:
         what = "sequence parallelism splits over tensor-parallel ranks, but tp is 1"
         _refuse(job, "parallelism.sequence_parallel", what, "set tp above 1, or switch it off")
-    if length % plan.tp:
-        what = f"the sequence length {length} cannot be divided by tp {plan.tp}"
+    if length % (plan.tp * plan.cp):
+        over = f"tp {plan.tp}" if plan.cp == 1 else f"tp x cp = {plan.tp} x {plan.cp}"
+        what = f"the sequence length {length} cannot be divided by {over}"
         _refuse(job, "training.sequence_length", what, "sequence parallelism needs that")
 
 
@@ -102,9 +168,11 @@ def _schedule(job: Job) -> None:
     if plan.vpp > 1 and plan.pp == 1:
         what = f"virtual stages (vpp {plan.vpp}) need a pipeline, but pp is 1"
         _refuse(job, "parallelism.vpp", what, "set pp above 1, or vpp to 1")
-    if (plan.vpp > 1) != (plan.schedule == "interleaved"):
+    chunks = CHUNKS.get(plan.schedule, plan.vpp)
+    if chunks != plan.vpp or (plan.schedule == "interleaved" and plan.vpp == 1):
         what = f"the schedule '{plan.schedule}' does not go with vpp {plan.vpp}"
-        _refuse(job, "parallelism.schedule", what, "'interleaved' needs vpp above 1, others vpp 1")
+        needs = f"vpp {chunks}" if plan.schedule in CHUNKS else "vpp above 1"
+        _refuse(job, "parallelism.schedule", what, f"'{plan.schedule}' needs {needs}")
 
 
 def _layers(job: Job) -> None:

@@ -27,11 +27,14 @@ FORMULA_COLUMNS = (
     "backward_hbm_bytes",
     "message_bytes",
     "weight",
-    "core",
+    "precise",
+    "ring",
+    "ring_bytes",
+    "beside",
     "saves",
 )
 PASSES = ("both", "forward", "backward", "dgrad", "wgrad")
-_KEYS = ("name", "kind", "variant", "group", "pass", "when", *FORMULA_COLUMNS)
+_KEYS = ("name", "kind", "variant", "group", "module", "pass", "when", *FORMULA_COLUMNS)
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -123,6 +126,7 @@ def _operator(value: Any, where: str) -> TemplateOperator:
         kind=kind,
         passes=passes,
         variant=text_of(entry, "variant", where),
+        module=text_of(entry, "module", where),
         group=text_of(entry, "group", where),
         formulas={
             column: compile_formula(entry[column], f"{where}.{column}")

@@ -37,6 +37,10 @@ LIMIT_BYTES = 256 * 2**20
 """The largest measurement file that is read: some four million rows."""
 
 
+LARGEST = 1e15
+"""No size or time in microseconds is larger: a petabyte, thirty years."""
+
+
 @dataclass(frozen=True)
 class SkippedRow:
     """A row that could not be used, and why."""
@@ -176,9 +180,11 @@ def _numbers(
         if name in optional:
             found[name] = values
             continue
-        wrong = unread | ~np.isfinite(values) | (values <= 0)
+        wrong = unread | ~np.isfinite(values) | (values <= 0) | (values > LARGEST)
         for i in np.flatnonzero(wrong):
-            bad[i] = bad[i] or f"{name} is '{cells[name][i]}', not a positive number"
+            bad[i] = (
+                bad[i] or f"{name} is '{cells[name][i]}', not a positive number up to {LARGEST:g}"
+            )
         found[name] = values
     for name, column in cells.items():
         if name in found:

@@ -24,10 +24,20 @@ from seer.readers.schema import (
     Spec,
     validate,
 )
-from seer.spec import FrameworkSpec, ModelSpec
+from seer.spec import FrameworkSpec, LatentAttention, ModelSpec
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 Recompute = Literal["none", "selective", "full"]
+Size = Annotated[int, Field(ge=0, le=10**9)]
+"""A count that may be zero: the feature is absent."""
+
+
+class _LatentAttention(Spec):
+    q_lora_rank: Annotated[int, Field(ge=0, le=10**6)] = 0
+    kv_lora_rank: Count
+    qk_nope_head_dim: Count
+    qk_rope_head_dim: Annotated[int, Field(ge=0, le=10**6)]
+    v_head_dim: Count
 
 
 class _Model(Spec):
@@ -43,7 +53,16 @@ class _Model(Spec):
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
     position: Literal["rope", "learned"] = "learned"
     tied_embeddings: bool = True
-    max_positions: Annotated[int, Field(ge=0)] = 0
+    max_positions: Size = 0
+    experts: Size = 0
+    top_k: Size = 0
+    expert_ffn_hidden: Size = 0
+    shared_ffn_hidden: Size = 0
+    dense_layers: Size = 0
+    mla: _LatentAttention | None = None
+    window: Size = 0
+    window_period: Count = 1
+    mtp_layers: Annotated[int, Field(ge=0, le=64)] = 0
     source: str = ""
 
 
@@ -51,7 +70,7 @@ class _Device(Spec):
     name: str
     memory_bytes: Bytes
     hbm_bytes_per_s: BytesPerSecond
-    peak_flop_per_s: dict[Literal["fp32", "fp16", "bf16", "fp8"], FlopPerSecond]
+    peak_flop_per_s: dict[Literal["fp32", "fp16", "bf16", "fp8", "fp4"], FlopPerSecond]
     source: str = ""
 
 
@@ -129,19 +148,48 @@ def read_model(source: Source, where: str = "") -> ModelSpec:
     if is_huggingface(mapping):
         name = "" if isinstance(source, Mapping) else Path(place).resolve().parent.name
         return model_from_huggingface(mapping, place, name)
-    spec = validate(_Model, mapping, place)
-    if spec.head_dim is None and spec.hidden % spec.heads:
+    return _model(validate(_Model, mapping, place), place)
+
+
+def _model(spec: _Model, place: str) -> ModelSpec:
+    """The noun of a checked mapping; what must agree within it is checked here."""
+    if spec.head_dim is None and spec.mla is None and spec.hidden % spec.heads:
         what = f"hidden {spec.hidden} is not a multiple of heads {spec.heads}"
         raise UsageError(what, where=place, hint="state head_dim")
     kv_heads = spec.kv_heads or spec.heads
     if spec.heads % kv_heads:
         what = f"heads {spec.heads} is not a multiple of kv_heads {kv_heads}"
         raise UsageError(what, where=place)
+    _experts(spec, place)
     values = spec.model_dump()
     values["kv_heads"] = kv_heads
-    values["head_dim"] = spec.head_dim or spec.hidden // spec.heads
+    latent = spec.mla
+    values["mla"] = LatentAttention(**latent.model_dump()) if latent else None
+    wide = latent.qk_nope_head_dim + latent.qk_rope_head_dim if latent else 0
+    values["head_dim"] = spec.head_dim or wide or spec.hidden // spec.heads
     values["name"] = spec.name or "model"
     return ModelSpec(**values)
+
+
+def _experts(spec: _Model, place: str) -> None:
+    """Raise UsageError when the keys of a mixture of experts do not belong together."""
+    if not spec.experts:
+        for key in ("top_k", "expert_ffn_hidden", "shared_ffn_hidden", "dense_layers"):
+            if getattr(spec, key):
+                what = f"{key} {getattr(spec, key)} belongs to a mixture of experts"
+                raise UsageError(what, where=place, hint="state experts as well")
+        return
+    for key in ("top_k", "expert_ffn_hidden"):
+        if not getattr(spec, key):
+            what = f"the key '{key}' is missing"
+            why = f"experts is {spec.experts}"
+            raise UsageError(what, where=place, why=why)
+    if spec.top_k > spec.experts:
+        what = f"top_k {spec.top_k} is more than the {spec.experts} experts there are"
+        raise UsageError(what, where=place)
+    if spec.dense_layers > spec.layers:
+        what = f"dense_layers {spec.dense_layers} is more than the {spec.layers} layers there are"
+        raise UsageError(what, where=place)
 
 
 def read_cluster(source: Source, where: str = "") -> Cluster:

@@ -1,6 +1,6 @@
 """What would run: from a job to a plan, and from a plan to an operator graph."""
 
-from seer.workload.assemble import fold, unfold, unfolded_size
+from seer.workload.assemble import copies_of_streams, fold, unfold, unfolded_size
 from seer.workload.memory import virtual_stage_layers
 from seer.workload.peaks import peak_bytes, stage_bytes
 from seer.workload.plan import Plan, lay_out
@@ -10,6 +10,7 @@ __all__ = [
     "SCHEDULES",
     "Order",
     "Plan",
+    "copies_of_streams",
     "fold",
     "lay_out",
     "peak_bytes",

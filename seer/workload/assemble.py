@@ -10,10 +10,11 @@ import numpy as np
 
 from seer.errors import InfeasibleError
 from seer.graph import OperatorGraph
-from seer.workload.logical import Copies, IntArray, Logical, replicate
+from seer.spec import ParallelismSpec
+from seer.workload.groups import STREAMS, process_groups
+from seer.workload.logical import IntArray, Logical, replicate
 from seer.workload.memory import virtual_stage_layers
 from seer.workload.plan import Plan
-from seer.workload.segments import STREAM_NAMES
 from seer.workload.slots import Slots, lay_slots
 from seer.workload.step_operators import add_step
 from seer.workload.transfers import add_transfers
@@ -22,7 +23,7 @@ from seer.workload.transfers import add_transfers
 def fold(plan: Plan) -> OperatorGraph:
     """The folded graph: one rank per stage, segments collapsed where they may be."""
     logical = _write_logical(plan, lay_slots(plan, collapse=True))
-    return replicate(logical, plan.work, plan.job.parallelism, tp=1, dp=1)
+    return replicate(logical, plan.work, plan.job.parallelism, folded=True)
 
 
 def unfold(plan: Plan, max_operators: int = 20_000_000) -> OperatorGraph:
@@ -39,26 +40,34 @@ def unfold(plan: Plan, max_operators: int = 20_000_000) -> OperatorGraph:
             hint="leave --unfold out (the folded play gives the same times), raise "
             "--max-operators, or unfold a smaller job",
         )
-    parallelism = plan.job.parallelism
     logical = _write_logical(plan, lay_slots(plan, collapse=False))
-    return replicate(logical, plan.work, parallelism, parallelism.tp, parallelism.dp)
+    return replicate(logical, plan.work, plan.job.parallelism, folded=False)
 
 
 def unfolded_size(plan: Plan) -> int:
     """Operators of the unfolded graph, counted without building it (within the step's end)."""
-    tp, dp = plan.job.parallelism.tp, plan.job.parallelism.dp
+    parallelism = plan.job.parallelism
     slots = lay_slots(plan, collapse=False)
-    per_segment = np.array(
-        [
-            np.count_nonzero(s.stream == 0) * tp + np.count_nonzero(s.stream == 1)
-            for s in plan.segments
-        ]
-    )
+    copies = copies_of_streams(parallelism)
+    per_segment = np.array([copies[s.stream].sum() for s in plan.segments])
     transfers = plan.job.micro_batches * int(
         np.count_nonzero(plan.forward_transfer >= 0) + np.count_nonzero(plan.backward_transfer >= 0)
     )
-    buckets = sum(len(b.work_id) for b in (*plan.step.gradients, *plan.step.parameters))
-    return int(per_segment[slots.segment].sum()) * dp + transfers * tp * dp + buckets * tp
+    groups = process_groups(parallelism)
+    buckets = sum(
+        len(b) * (parallelism.stage_ranks // groups[b.group].size)
+        for side in (plan.step.gradients, plan.step.parameters)
+        for stage in side
+        for b in stage
+    )
+    return int(per_segment[slots.segment].sum()) + transfers * parallelism.stage_ranks + buckets
+
+
+def copies_of_streams(parallelism: ParallelismSpec) -> IntArray:
+    """How many copies of an operator of each segment stream a stage holds. int64[streams]."""
+    groups = process_groups(parallelism)
+    sizes = [1, *(groups[name].size for name in STREAMS[1:])]
+    return parallelism.stage_ranks // np.array(sizes)
 
 
 def _write_logical(plan: Plan, slots: Slots) -> Logical:
@@ -95,15 +104,17 @@ def _add_slots(plan: Plan, slots: Slots, logical: Logical) -> None:
     logical.add(
         work,
         slots.stage[slot_of],
-        np.where(stream == 1, Copies.tp_group, Copies.rank),
+        np.array([logical.group("rank" if n == "compute" else n) for n in STREAMS])[stream],
         layer,
         slots.micro_batch[slot_of],
     )
     logical.alloc_bytes[-1], logical.free_bytes[-1] = alloc, free
     for stage in range(plan.job.parallelism.pp):
         own = slots.stage[slot_of] == stage
-        for number, name in enumerate(STREAM_NAMES):
-            logical.issue(stage, name, np.flatnonzero(own & (stream == number)))
+        for number, name in enumerate(STREAMS):
+            here = np.flatnonzero(own & (stream == number))
+            if len(here):
+                logical.issue(stage, name, here)
 
 
 def _first_layers(plan: Plan) -> IntArray:

@@ -1,30 +1,22 @@
 """The logical graph: one representative rank per stage, and the copies it stands for.
 
-An operator of it is of one of three classes, by which ranks of the stage hold a copy: every rank,
-one per tensor-parallel group, one per data-parallel group. `replicate` makes the copies with index
-arithmetic.
+An operator of it belongs to a process group, which says which ranks of the stage share a copy:
+every rank has its own ("rank"), or each group of tp, dp, ep ... ranks has one. `replicate` makes
+the copies with index arithmetic.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seer.graph import GraphBuilder, OperatorGraph, WorkTable
 from seer.spec import ParallelismSpec
+from seer.workload.groups import process_groups
 
 IntArray = NDArray[np.int64]
-
-
-class Copies(IntEnum):
-    """Which ranks of a stage hold a copy of a logical operator."""
-
-    rank = 0
-    tp_group = 1
-    dp_group = 2
 
 
 @dataclass
@@ -36,23 +28,27 @@ class Logical:
     layer: list[IntArray] = field(default_factory=list)
     micro_batch: list[IntArray] = field(default_factory=list)
     copies: list[IntArray] = field(default_factory=list)
+    """Number of the process group, as `group` gives it."""
     alloc_bytes: list[NDArray[np.float64]] = field(default_factory=list)
     free_bytes: list[NDArray[np.float64]] = field(default_factory=list)
     edges: list[tuple[IntArray, IntArray]] = field(default_factory=list)
     issues: list[tuple[IntArray, IntArray]] = field(default_factory=list)
     streams: dict[tuple[int, str], int] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
     count: int = 0
 
     def add(
         self,
         work_id: NDArray[np.integer],
         stage: NDArray[np.integer] | int,
-        copies: NDArray[np.integer] | Copies,
+        copies: NDArray[np.integer] | str,
         layer: NDArray[np.integer] | int = -1,
         micro_batch: NDArray[np.integer] | int = -1,
     ) -> IntArray:
-        """Add operators and return their indices."""
+        """Add operators and return their indices; `copies` is their process group."""
         size = len(work_id)
+        if isinstance(copies, str):
+            copies = np.array(self.group(copies))
         columns = (self.work_id, self.stage, self.copies, self.layer, self.micro_batch)
         for column, value in zip(
             columns, (work_id, stage, copies, layer, micro_batch), strict=True
@@ -62,6 +58,10 @@ class Logical:
         self.free_bytes.append(np.zeros(size))
         first, self.count = self.count, self.count + size
         return np.arange(first, self.count)
+
+    def group(self, name: str) -> int:
+        """The number of a process group, given at first use."""
+        return self.groups.setdefault(name, len(self.groups))
 
     def stream(self, stage: int, name: str) -> int:
         """The id of a stage's stream."""
@@ -78,61 +78,52 @@ class Logical:
 
 
 def replicate(
-    logical: Logical, work: WorkTable, parallelism: ParallelismSpec, tp: int, dp: int
+    logical: Logical, work: WorkTable, parallelism: ParallelismSpec, *, folded: bool
 ) -> OperatorGraph:
-    """Make `tp` x `dp` copies of every logical operator, edge and stream (1 x 1: folded)."""
-    copies = np.concatenate(logical.copies)
-    over_tp = np.where(copies == Copies.tp_group, 1, tp)
-    over_dp = np.where(copies == Copies.dp_group, 1, dp)
-    count = over_tp * over_dp
-    first = np.cumsum(count) - count
+    """Make a copy of every operator for each of its groups (folded: one in all).
+
+    `copy_of[g, r]` is the copy of an operator of group g that rank r of its stage shares.
+    """
+    ranks = 1 if folded else parallelism.stage_ranks
+    everyone = parallelism.stage_ranks
+    groups = process_groups(parallelism)
+    full = np.array([everyone // groups[name].size for name in logical.groups])
+    copy_of = np.array([groups[name].number(everyone)[:ranks] for name in logical.groups])
+    count_of = copy_of.max(axis=1) + 1
+    lowest = [np.unique(row, return_index=True)[1] for row in copy_of]
+
+    group = np.concatenate(logical.copies)
     stage = np.concatenate(logical.stage)
-    ranks_per_stage = parallelism.tp * parallelism.dp
-    total = int(count.sum())
-    source = np.repeat(np.arange(len(count)), count)
-    local = np.arange(total) - first[source]
-    d, i = local // over_tp[source], local % over_tp[source]
+    count = count_of[group]
+    first = np.cumsum(count) - count
+    source = np.repeat(np.arange(len(group)), count)
+    local = np.arange(len(source)) - first[source]
+    owner = np.concatenate(lowest)[(np.cumsum(count_of) - count_of)[group[source]] + local]
     builder = GraphBuilder(work)
     builder.add(
         np.concatenate(logical.work_id)[source],
-        rank=stage[source] * ranks_per_stage + d * parallelism.tp + i,
+        rank=stage[source] * everyone + owner,
         layer=np.concatenate(logical.layer)[source],
         micro_batch=np.concatenate(logical.micro_batch)[source],
-        multiplicity=(_full_copies(copies, parallelism.tp, parallelism.dp) // count)[source],
+        multiplicity=(full[group] // count)[source],
         alloc_bytes=np.concatenate(logical.alloc_bytes)[source],
         free_bytes=np.concatenate(logical.free_bytes)[source],
     )
-
-    def copy(operator: IntArray, d: IntArray, i: IntArray) -> IntArray:
-        width = over_tp[operator]
-        return np.asarray(first[operator] + (d % over_dp[operator]) * width + i % width)
-
     before, after = (np.concatenate(side) for side in zip(*logical.edges, strict=True))
-    edge, d, i = _spread(
-        np.maximum(over_tp[before], over_tp[after]), np.maximum(over_dp[before], over_dp[after])
-    )
-    builder.connect(copy(before[edge], d, i), copy(after[edge], d, i))
+    for a, b in np.unique(np.stack([group[before], group[after]], axis=1), axis=0):
+        edge = np.flatnonzero((group[before] == a) & (group[after] == b))
+        pairs = np.unique(np.stack([copy_of[a], copy_of[b]], axis=1), axis=0)
+        builder.connect(
+            (first[before[edge]][:, None] + pairs[:, 0]).ravel(),
+            (first[after[edge]][:, None] + pairs[:, 1]).ravel(),
+        )
     stream, operator = (np.concatenate(side) for side in zip(*logical.issues, strict=True))
-    entry, d, i = _spread(np.full(len(stream), tp), np.full(len(stream), dp))
     ids = np.array(
         [
-            builder.stream(s * ranks_per_stage + dd * parallelism.tp + ii, name)
+            [builder.stream(s * everyone + rank, name) for rank in range(ranks)]
             for s, name in logical.streams
-            for dd in range(dp)
-            for ii in range(tp)
         ]
     )
-    builder.issue(ids[stream[entry] * tp * dp + d * tp + i], copy(operator[entry], d, i))
+    copies = first[operator][:, None] + copy_of[group[operator]]
+    builder.issue(ids[stream].ravel(), copies.ravel())
     return builder.build(ranks=parallelism.gpus)
-
-
-def _full_copies(copies: IntArray, tp: int, dp: int) -> IntArray:
-    return np.where(copies == Copies.tp_group, 1, tp) * np.where(copies == Copies.dp_group, 1, dp)
-
-
-def _spread(over_tp: IntArray, over_dp: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Repeat each element over its (d, i) grid: element, d, i."""
-    count = over_tp * over_dp
-    element = np.repeat(np.arange(len(count)), count)
-    local = np.arange(len(element)) - (np.cumsum(count) - count)[element]
-    return element, local // over_tp[element], local % over_tp[element]

@@ -7,24 +7,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seer.spec import Job, ModelSpec
+from seer.spec import Job, LayerKind, ModelSpec
 from seer.workload.schedule import Order
 from seer.workload.segments import Segment
 
 
 @dataclass(frozen=True)
 class StageParameters:
-    """Weights of one pipeline stage on one tensor-parallel rank, and what they cost to hold.
+    """Weights of one pipeline stage on one rank, and what they cost to hold.
 
     Attributes
     ----------
-    count : float
-        Parameters on the rank.
+    dense, expert : float
+        Parameters on the rank: replicated over dp x cp, and over the replicas of an expert.
     parameter_bytes, gradient_bytes, optimizer_bytes : float
-        Bytes held all through the step; optimizer states are divided by dp with ZeRO-1.
+        Bytes held all through the step, after sharding.
     """
 
-    count: float
+    dense: float
+    expert: float
     parameter_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
@@ -43,6 +44,13 @@ def virtual_stage_layers(job: Job) -> tuple[int, ...]:
     return (job.model.layers // stages,) * stages
 
 
+def virtual_stage_kinds(job: Job) -> list[tuple[LayerKind, ...]]:
+    """The layers of each virtual stage, in pipeline order, by kind."""
+    kinds = [job.model.layer_kind(i) for i in range(job.model.layers)]
+    ends = np.cumsum(virtual_stage_layers(job))
+    return [tuple(kinds[e - n : e]) for e, n in zip(ends, virtual_stage_layers(job), strict=True)]
+
+
 def embedding_parameters(model: ModelSpec) -> tuple[int, int]:
     """Weights of the input side (word and learned positions) and of the output projection.
 
@@ -52,36 +60,78 @@ def embedding_parameters(model: ModelSpec) -> tuple[int, int]:
     return model.vocab * model.hidden + positions, model.vocab * model.hidden
 
 
-def virtual_stage_parameters(job: Job) -> list[float]:
-    """Weights of each virtual stage on one tensor-parallel rank."""
+def dense_and_expert(job: Job, kind: LayerKind) -> tuple[float, float]:
+    """Weights of a layer on one rank: outside the routed experts, and in its experts."""
+    model, parallelism = job.model, job.parallelism
+    other = model.shared_parameters if kind.moe else model.mlp_parameters
+    dense = (model.attention_parameters + other) / parallelism.tp
+    if not kind.moe:
+        return dense, 0.0
+    per_rank = model.experts * model.expert_parameters / (parallelism.ep * parallelism.expert_tp)
+    return dense, per_rank
+
+
+def virtual_stage_parameters(job: Job) -> list[tuple[float, float]]:
+    """Dense and expert weights of each virtual stage on one rank."""
     tp, model = job.parallelism.tp, job.model
-    counts = [n * model.layer_parameters / tp for n in virtual_stage_layers(job)]
+    counts = []
+    for kinds in virtual_stage_kinds(job):
+        pairs = [dense_and_expert(job, kind) for kind in kinds]
+        counts.append([sum(p[0] for p in pairs), sum(p[1] for p in pairs)])
     first, last = embedding_parameters(model)
-    counts[0] += first / tp
+    counts[0][0] += first / tp
     if len(counts) > 1 or not model.tied_embeddings:
-        counts[-1] += last / tp
-    return counts
+        counts[-1][0] += last / tp
+    for _ in range(model.mtp_layers):
+        dense, expert = dense_and_expert(job, model.layer_kind(model.layers - 1))
+        counts[-1][0] += dense + 2 * model.hidden**2 / tp
+        counts[-1][1] += expert
+    return [(dense, expert) for dense, expert in counts]
+
+
+def shards(job: Job, level: int) -> tuple[int, int]:
+    """Over how many ranks dense and expert states are cut when ZeRO reaches `level`."""
+    parallelism = job.parallelism
+    if parallelism.zero < level:
+        return 1, 1
+    dense = parallelism.dp * parallelism.cp
+    if parallelism.zero >= 3 and parallelism.shard_group:
+        dense = parallelism.shard_group
+    return dense, parallelism.expert_dp
 
 
 def stage_parameters(job: Job) -> tuple[StageParameters, ...]:
     """What each pipeline stage holds besides activations.
 
     Bytes per parameter come from the framework preset (`param_bytes`, `grad_bytes`,
-    `optimizer_bytes` by precision).
+    `optimizer_bytes` by precision); ZeRO 1, 2 and 3 cut optimizer states, gradients and parameters
+    (Rajbhandari et al. 2020, section 3).
     """
-    framework, precision = job.framework, job.training.precision
-    pp = job.parallelism.pp
+    framework, precision = job.framework, job.training.storage
     counts = virtual_stage_parameters(job)
-    sharded = job.parallelism.dp if job.parallelism.zero >= 1 else 1
-    return tuple(
-        StageParameters(
-            count=count,
-            parameter_bytes=count * framework.param_bytes[precision],
-            gradient_bytes=count * framework.grad_bytes[precision],
-            optimizer_bytes=count * framework.optimizer_bytes[precision] / sharded,
+    pp = job.parallelism.pp
+    offloaded = "optimizer" in job.training.offload
+
+    def held(dense: float, expert: float, per_parameter: float, level: int) -> float:
+        over_dense, over_expert = shards(job, level)
+        return (dense / over_dense + expert / over_expert) * per_parameter
+
+    stages = []
+    for stage in range(pp):
+        dense = sum(d for d, _ in counts[stage::pp])
+        expert = sum(e for _, e in counts[stage::pp])
+        stages.append(
+            StageParameters(
+                dense=dense,
+                expert=expert,
+                parameter_bytes=held(dense, expert, framework.param_bytes[precision], 3),
+                gradient_bytes=held(dense, expert, framework.grad_bytes[precision], 2),
+                optimizer_bytes=0.0
+                if offloaded
+                else held(dense, expert, framework.optimizer_bytes[precision], 1),
+            )
         )
-        for count in (sum(counts[stage::pp]) for stage in range(pp))
-    )
+    return tuple(stages)
 
 
 def peak_activation_bytes(

@@ -8,88 +8,33 @@ else, by which compute operators wait for a collective.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from seer.graph import COMMUNICATION, DType, OperatorKind, Pass
 from seer.graph.template import TemplateOperator
 from seer.spec import Job
-
-COMPUTE_STREAM, TP_STREAM = 0, 1
+from seer.workload.groups import process_groups
+from seer.workload.program import Program, Rows
 
 Item = tuple[TemplateOperator, Mapping[str, float]]
 """An operator of a template and the numbers of its formula columns."""
 Items = Sequence[Item]
 
+MATRIX_TYPES = {
+    "fp8": DType.fp8,
+    "fp8-block": DType.fp8_block,
+    "mxfp8": DType.mxfp8,
+    "nvfp4": DType.nvfp4,
+}
+"""Type of the layers' GEMMs by precision; the others compute in the type they store."""
+
+ACCUMULATE_BYTES = 6
+"""More traffic per element of C += A B in fp32 (read 4, write 4) than of C = A B in 16 bits (2)."""
+
 FLASH_BACKWARD_FLOP = 2.5
 """Backward flop of flash attention over forward: five GEMMs against two (Dao 2023, section 3.1)."""
-
-
-@dataclass
-class Rows:
-    """The distinct work of a plan, numbered as it is met."""
-
-    rows: list[Mapping[str, Any]] = field(default_factory=list)
-    _ids: dict[tuple[tuple[str, Any], ...], int] = field(default_factory=dict)
-
-    def id_of(self, row: Mapping[str, Any]) -> int:
-        """The number of this work, the same for equal rows."""
-        key = tuple(sorted(row.items()))
-        if key not in self._ids:
-            self._ids[key] = len(self.rows)
-            self.rows.append(row)
-        return self._ids[key]
-
-
-@dataclass
-class Program:
-    """Operators of one piece of a rank's program, in issue order, being written.
-
-    A collective waits for the compute operator before it; the compute operators after it wait for
-    it, except the next `beside` ones, which run beside it.
-    """
-
-    work_id: list[int] = field(default_factory=list)
-    stream: list[int] = field(default_factory=list)
-    edges: list[tuple[int, int]] = field(default_factory=list)
-    heads: list[int] = field(default_factory=list)
-    """Operators that must wait for what came before the program."""
-    _last_compute: int = -1
-    _pending: list[list[int]] = field(default_factory=list)
-
-    def compute(self, work_id: int) -> int:
-        """Append to the compute stream."""
-        index = self._append(work_id, COMPUTE_STREAM)
-        for pending in self._pending:
-            if pending[1] == 0:
-                self.edges.append((pending[0], index))
-            pending[1] -= 1
-        self._pending = [p for p in self._pending if p[1] >= 0]
-        if self._last_compute < 0:
-            self.heads.append(index)
-        self._last_compute = index
-        return index
-
-    def communicate(self, work_id: int, beside: int = 0) -> None:
-        """Append to the tensor-parallel stream; the next `beside` compute operators do not wait."""
-        index = self._append(work_id, TP_STREAM)
-        if self._last_compute >= 0:
-            self.edges.append((self._last_compute, index))
-        else:
-            self.heads.append(index)
-        self._pending.append([index, beside])
-
-    @property
-    def tails(self) -> list[int]:
-        """Operators that what follows must wait for: last compute and open collectives."""
-        last = [self._last_compute] if self._last_compute >= 0 else []
-        return last + [p[0] for p in self._pending]
-
-    def _append(self, work_id: int, stream: int) -> int:
-        self.work_id.append(work_id)
-        self.stream.append(stream)
-        return len(self.work_id) - 1
 
 
 @dataclass(frozen=True)
@@ -103,64 +48,73 @@ class Operators:
         """Activation bytes kept for backward when nothing is recomputed."""
         return sum(v.get("saves", 0.0) for _, v in self.items)
 
-    @property
-    def core_saved_bytes(self) -> float:
-        """The part of `saved_bytes` that selective recomputation does not keep."""
-        return sum(v.get("saves", 0.0) for _, v in self.items if v.get("core"))
+    def kept_bytes(self, recomputed: Collection[str]) -> float:
+        """`saved_bytes` without the inside of modules that backward runs again.
+
+        The input of such a module is kept: it is the output of the operator before it.
+        """
+        return sum(v.get("saves", 0.0) for op, v in self.items if op.module not in recomputed)
 
 
 def active_operators(section: Sequence[TemplateOperator], values: Mapping[str, float]) -> Operators:
     """Evaluate the formulas of the operators whose `when` holds."""
-    return Operators(
-        tuple(
-            (op, {column: f.evaluate(values) for column, f in op.formulas.items()})
-            for op in section
-            if op.when is None or op.when.evaluate(values)
-        )
-    )
+    return Operators(tuple((op, op.evaluate(values)) for op in section if op.exists(values)))
 
 
 class PassWriter:
     """Writes the passes of a section for one job into `Program`s."""
 
-    def __init__(self, job: Job, rows: Rows, tp_nodes: int, tp_share: float) -> None:
+    def __init__(self, job: Job, rows: Rows) -> None:
         self._rows = rows
-        self._dtype = DType[job.training.precision]
+        self._storage = DType[job.training.storage]
+        self._matrix = MATRIX_TYPES.get(job.training.precision, self._storage)
         self._overlap = job.framework.tp_overlap
         self._tp = job.parallelism.tp
-        self._tp_nodes = tp_nodes
-        self._tp_share = tp_share
+        self._groups = {
+            name: group.columns(job.cluster)
+            for name, group in process_groups(job.parallelism).items()
+        }
         self._variants = role_variants(job)
+        self._accumulates = accumulates_in_gemm(job)
 
-    def forward(self, program: Program, operators: Operators, core_only: bool = False) -> None:
-        """Append the forward pass; `core_only` = only core attention (selective recompute)."""
-        items = [i for i in operators.items if not core_only or i[1].get("core")]
+    def forward(self, program: Program, operators: Operators, module: str = "") -> None:
+        """Append the forward pass; of one module only when it is named (recomputation)."""
+        items = [i for i in operators.items if not module or i[0].module == module]
         for position, (op, values) in enumerate(items):
             if op.passes in ("backward", "wgrad"):
                 continue
             if op.kind in COMMUNICATION:
                 self._communicate(program, items, position, Pass.forward)
-            elif op.kind == OperatorKind.gemm and self._overlap == "pipelined":
+            elif op.kind == OperatorKind.gemm:
                 self._gemm(program, items, position, Pass.forward, step=1)
+            elif values.get("ring", 1) > 1:
+                self._ring(program, op, values, Pass.forward)
             else:
                 program.compute(self._row(op, values, Pass.forward))
 
-    def backward(self, program: Program, operators: Operators, recompute_core: bool) -> None:
-        """Append input-gradient and weight-gradient operators, in reverse."""
+    def backward(
+        self, program: Program, operators: Operators, recomputed: Collection[str] = ()
+    ) -> None:
+        """Append input-gradient and weight-gradient operators, in reverse.
+
+        Modules in `recomputed` run forward again before their backward.
+        """
         items = operators.items
         position = len(items) - 1
-        recomputed = not recompute_core
+        waiting = set(recomputed)
         while position >= 0:
             op, values = items[position]
-            if values.get("core") and not recomputed:
-                self.forward(program, operators, core_only=True)
-                recomputed = True
-            if op.kind == OperatorKind.gemm and values.get("weight", 1):
+            if op.module in waiting:
+                waiting.remove(op.module)
+                self.forward(program, operators, op.module)
+            if _has_weight(op, values):
                 position = self._backward_gemm(program, items, position)
                 continue
             if op.kind in COMMUNICATION:
                 if op.passes in ("backward", "both"):
                     self._communicate(program, items, position, Pass.backward)
+            elif values.get("ring", 1) > 1:
+                self._ring(program, op, values, Pass.backward)
             elif op.kind != OperatorKind.memory or values.get("backward_hbm_bytes", 0) > 0:
                 program.compute(self._row(op, values, Pass.backward))
             position -= 1
@@ -179,7 +133,7 @@ class PassWriter:
         gemm, (op, values) = position, items[position]
         gathers, collectives = [], []
         position -= 1
-        while position >= 0 and items[position][0].kind in COMMUNICATION:
+        while position >= 0 and items[position][0].group == "tp":
             passes = items[position][0].passes
             if passes == "wgrad":
                 gathers.append(items[position])
@@ -189,36 +143,58 @@ class PassWriter:
         overlap = self._overlap != "none"
         for gather in gathers:
             row = self._row(*gather, Pass.wgrad)
-            program.communicate(row, beside=1 if overlap else 0)
+            program.communicate(row, gather[0].group, beside=1 if overlap else 0)
         self._gemm(program, items, gemm, Pass.dgrad, step=-1)
         if overlap:
             for collective in collectives:
-                program.communicate(self._row(*collective, Pass.backward), beside=1)
+                row = self._row(*collective, Pass.backward)
+                program.communicate(row, collective[0].group, beside=1)
             program.compute(self._row(op, values, Pass.wgrad))
         else:
             program.compute(self._row(op, values, Pass.wgrad))
             for collective in collectives:
-                program.communicate(self._row(*collective, Pass.backward))
+                row = self._row(*collective, Pass.backward)
+                program.communicate(row, collective[0].group)
         return position
 
-    def gather_row(self, name: str, values: Mapping[str, float]) -> int:
-        """An all-gather of one whole activation over the tensor-parallel group."""
-        return self._communication_row(
-            name, OperatorKind.all_gather, "tp", Pass.none, values["full_message"]
-        )
+    def group_size(self, group: str) -> int:
+        """Ranks of a group."""
+        return int(self._groups[group]["group_ranks"])
+
+    def collective(self, name: str, kind: OperatorKind, group: str, message_bytes: float) -> int:
+        """Work of a collective over one of the stage's groups."""
+        return self._communication_row(name, kind, group, Pass.none, message_bytes)
+
+    def _ring(
+        self, program: Program, op: TemplateOperator, values: Mapping[str, float], passes: Pass
+    ) -> None:
+        """Attention over a ring: a chunk of keys and values per step, the next one on its way.
+
+        Source: Liu et al. 2023 (Ring Attention), section 3; Megatron's cp_comm_type p2p. Backward
+        sends keys, values and their gradients.
+        """
+        chunk = self._row(op, values, passes)
+        steps = int(values["ring"])
+        message = values["ring_bytes"] * (1 if passes == Pass.forward else 2)
+        name = f"{op.name} ring {passes.name}"
+        send = self._communication_row(name, OperatorKind.send_recv, "cp", passes, message)
+        for step in range(steps):
+            if step < steps - 1:
+                program.communicate(send, "cp", beside=1)
+            program.compute(chunk)
 
     def _communicate(self, program: Program, items: Items, position: int, passes: Pass) -> None:
         """A collective of the forward order; pipelined, it runs beside the chunks of its GEMM."""
         op, values = items[position]
         step = 1 if passes == Pass.forward else -1
-        share, beside = 1.0, 0
+        share, beside = 1.0, int(values.get("beside", 0))
         after_gemm = _is_gemm_beside(items, position, -1)
-        if self._overlap == "pipelined":
+        if self._overlap == "pipelined" and op.group == "tp":
             if op.kind == OperatorKind.all_gather and _is_gemm_beside(items, position, step):
                 beside = self._tp - 1  # the first chunk is local, the last needs all of it
             elif op.kind == OperatorKind.reduce_scatter and step == 1 and after_gemm:
                 share = 1 / self._tp  # the rest ran beside the GEMM (`_gemm`)
-        program.communicate(self._row(op, values, passes, share), beside)
+        program.communicate(self._row(op, values, passes, share), op.group, beside)
 
     def _gemm(self, program: Program, items: Items, position: int, passes: Pass, step: int) -> None:
         """A GEMM, in tp chunks of its rows where a collective is pipelined with it.
@@ -240,7 +216,7 @@ class PassWriter:
         program.compute(chunk)
         if scatter:
             body = self._row(*scatter, passes, 1 - 1 / self._tp)
-            program.communicate(body, beside=self._tp - 1)
+            program.communicate(body, "tp", beside=self._tp - 1)
         for _ in range(self._tp - 1):
             program.compute(chunk)
 
@@ -264,32 +240,49 @@ class PassWriter:
         if op.kind in COMMUNICATION:
             message_bytes = values["message_bytes"] * share
             return self._communication_row(name, op.kind, op.group, passes, message_bytes)
+        narrow = _has_weight(op, values) and not values.get("precise")
+        variant = self._variants.get(op.variant, op.variant)
+        if passes == Pass.wgrad and self._accumulates:
+            variant = "fp32_accumulate"
         row: dict[str, Any] = {
             "name": name,
             "kind": int(op.kind),
-            "dtype": int(self._dtype),
+            "dtype": int(self._matrix if narrow else self._storage),
             "train_pass": int(passes),
-            "variant": self._variants.get(op.variant, op.variant),
+            "variant": variant,
         }
-        row |= _shape(op.kind, values, passes, self._dtype.size_bytes)
+        row |= _shape(op.kind, values, passes, self._storage.size_bytes)
+        if variant == "fp32_accumulate":
+            row["hbm_bytes"] += ACCUMULATE_BYTES * row["batch"] * row["m"] * row["n"]
         return self._rows.id_of(row)
 
     def _communication_row(
         self, name: str, kind: OperatorKind, group: str, passes: Pass, message_bytes: float
     ) -> int:
+        columns = dict(self._groups[group])
+        if kind == OperatorKind.send_recv:  # to the next of the ring: across nodes where it crosses
+            columns["group_ranks"], columns["group_nodes"] = 2, min(columns["group_nodes"], 2)
         return self._rows.id_of(
             {
                 "name": name,
                 "kind": int(kind),
-                "dtype": int(self._dtype),
+                "dtype": int(self._storage),
                 "train_pass": int(passes),
                 "group": group,
                 "message_bytes": message_bytes,
-                "group_ranks": self._tp,
-                "group_nodes": self._tp_nodes,
-                "nic_share": self._tp_share,
+                **columns,
             }
         )
+
+
+def accumulates_in_gemm(job: Job) -> bool:
+    """Whether the weight-gradient GEMM itself adds to a gradient buffer in fp32."""
+    framework, precision = job.framework, job.training.storage
+    return (
+        framework.grad_bytes.get(precision) == 4.0
+        and framework.grad_accumulate_bytes.get(precision, 0.0) == 0.0
+        and precision != "fp32"
+    )
 
 
 def role_variants(job: Job) -> dict[str, str]:
@@ -322,13 +315,18 @@ def _is_gemm_beside(items: Items, position: int, step: int) -> bool:
     return 0 <= position < len(items) and items[position][0].kind == OperatorKind.gemm
 
 
+def _has_weight(op: TemplateOperator, values: Mapping[str, float]) -> bool:
+    matrix = op.kind in (OperatorKind.gemm, OperatorKind.grouped_gemm)
+    return matrix and bool(values.get("weight", 1))
+
+
 def _shape(
     kind: OperatorKind, values: Mapping[str, float], passes: Pass, dtype_bytes: int
 ) -> dict[str, Any]:
     """Shape columns, flop and bytes of a compute operator in a pass."""
     m, n, k = (int(values.get(c, 0)) for c in ("m", "n", "k"))
     batch = int(values.get("batch", 1))
-    if kind == OperatorKind.gemm:
+    if kind in (OperatorKind.gemm, OperatorKind.grouped_gemm):
         # forward C[m,n] = A[m,k] B[k,n]; input gradient [m,k] over n; weight gradient [n,k] over m
         if passes == Pass.dgrad:
             n, k = k, n

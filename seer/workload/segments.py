@@ -1,4 +1,4 @@
-"""Segments: the forward or backward pass of one model chunk, written once and played once.
+"""Segments: one pass of one model chunk, written once and played once.
 
 A segment begins with an `enter` operator and ends with an `exit` operator, both of no duration, at
 which all its streams are joined. That is what allows it to be collapsed into one operator.
@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.graph import GraphBuilder, OperatorGraph, OperatorKind, WorkTable
-from seer.workload.passes import COMPUTE_STREAM, Program, Rows
+from seer.workload.groups import COMPUTE, STREAMS
+from seer.workload.program import Program, Rows
 
-STREAM_NAMES = ("compute", "tp")
+Pairs = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Part:
     step: int = 1
     """+1 in forward order, -1 in backward order."""
 
+    @property
+    def size(self) -> int:
+        """Operators of one repeat."""
+        return len(self.program.work_id)
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -39,7 +45,7 @@ class Segment:
     work_id : int32[n]
         Row of the plan's work table; the first and the last operator are the joins.
     stream : int8[n]
-        0 = compute, 1 = tensor-parallel collectives.
+        Index into `seer.workload.groups.STREAMS`.
     layer : int32[n]
         Layer within the chunk, -1 for embedding, head and joins.
     before, after : int32[e]
@@ -70,7 +76,7 @@ class Segment:
         builder = GraphBuilder(work)
         builder.add(self.work_id, layer=self.layer)
         builder.connect(self.before, self.after)
-        streams = np.array([builder.stream(0, name) for name in STREAM_NAMES])
+        streams = np.array([builder.stream(0, name) for name in STREAMS])
         builder.issue(streams[self.stream], np.arange(len(self)))
         return builder.build(ranks=1)
 
@@ -84,58 +90,87 @@ def write_segment(
     name: str, rows: Rows, parts: Sequence[Part], alloc_bytes: float, free_bytes: float
 ) -> Segment:
     """Lay the parts one after another between two joins."""
+    parts = [p for p in parts if p.size and p.repeat]
     join = join_row(rows)
-    work, stream, layer = [np.array([join])], [np.array([COMPUTE_STREAM])], [np.array([-1])]
-    edges: list[NDArray[np.int64]] = []
-    spans: dict[int, tuple[int, int]] = {}
-    size, tails = 1, np.array([0])
-    for part in parts:
-        length = len(part.program.work_id)
-        if length == 0 or part.repeat == 0:
-            continue
-        starts = size + length * np.arange(part.repeat)
-        work.append(np.tile(part.program.work_id, part.repeat))
-        stream.append(np.tile(part.program.stream, part.repeat))
-        numbers = part.first_layer + part.step * np.arange(part.repeat)
-        layer.append(np.repeat(numbers if part.first_layer >= 0 else numbers * 0 - 1, length))
-        inner = np.array(part.program.edges, dtype=np.int64).reshape(-1, 2)
-        edges.append((starts[:, None, None] + inner[None]).reshape(-1, 2))
-        heads = np.array(part.program.heads)
-        own_tails = np.array(part.program.tails)
-        edges.append(_pairs(tails, size + heads))
-        chained = _pairs(own_tails, length + heads)
-        edges.append((starts[:-1, None, None] + chained[None]).reshape(-1, 2))
+    sizes = [p.size * p.repeat for p in parts]
+    starts = 1 + np.cumsum([0, *sizes])
+    size = int(starts[-1]) + 1
+    work, stream, layer = np.full(size, join), np.full(size, COMPUTE), np.full(size, -1)
+    for part, start in zip(parts, starts, strict=False):
+        span = slice(int(start), int(start) + part.size * part.repeat)
+        work[span] = np.tile(part.program.work_id, part.repeat)
+        stream[span] = np.tile(part.program.stream, part.repeat)
         if part.first_layer >= 0:
-            last_compute = max(i for i, s in enumerate(part.program.stream) if s == COMPUTE_STREAM)
-            spans |= {
-                int(n): (int(s), int(s) + last_compute)
-                for n, s in zip(numbers, starts, strict=True)
-            }
-        tails = int(starts[-1]) + own_tails
-        size += length * part.repeat
-    edges.append(_pairs(tails, np.array([size])))
-    work.append(np.array([join]))
-    stream.append(np.array([COMPUTE_STREAM]))
-    layer.append(np.array([-1]))
-    all_streams = np.concatenate(stream).astype(np.int8)
-    pairs = np.concatenate(edges)
-    pairs = pairs[all_streams[pairs[:, 0]] != all_streams[pairs[:, 1]]]  # the rest is stream order
-    ordered = [spans[n] for n in sorted(spans)]
+            numbers = part.first_layer + part.step * np.arange(part.repeat)
+            layer[span] = np.repeat(numbers, part.size)
+    pairs = _edges(parts, starts)
+    pairs = pairs[stream[pairs[:, 0]] != stream[pairs[:, 1]]]  # the rest is stream order
+    first, last = _layer_bounds(parts, starts)
     return Segment(
         name=name,
-        work_id=np.concatenate(work).astype(np.int32),
-        stream=all_streams,
-        layer=np.concatenate(layer).astype(np.int32),
+        work_id=work.astype(np.int32),
+        stream=stream.astype(np.int8),
+        layer=layer.astype(np.int32),
         before=pairs[:, 0].astype(np.int32),
         after=pairs[:, 1].astype(np.int32),
-        layer_first=np.array([s for s, _ in ordered], dtype=np.int32),
-        layer_last=np.array([e for _, e in ordered], dtype=np.int32),
+        layer_first=first,
+        layer_last=last,
         alloc_bytes=alloc_bytes,
         free_bytes=free_bytes,
     )
 
 
-def _pairs(before: NDArray[np.integer], after: NDArray[np.integer]) -> NDArray[np.int64]:
+def _edges(parts: Sequence[Part], starts: NDArray[np.int64]) -> Pairs:
+    """Edges inside repeats, from repeat to repeat, and from part to part."""
+    edges: list[Pairs] = []
+    tails, trigger = np.array([0]), 0
+    loose: list[Pairs] = []
+    end = int(starts[-1])
+    for part, start in zip(parts, starts, strict=False):
+        program, at = part.program, int(start) + part.size * np.arange(part.repeat)
+        heads, own_tails = np.array(program.heads, int), np.array(program.tails, int)
+        inner = np.array(program.edges, dtype=np.int64).reshape(-1, 2)
+        edges.append(_tiled(inner, at))
+        edges.append(_pairs(tails, at[0] + heads))
+        edges.append(_tiled(_pairs(own_tails, part.size + heads), at[:-1]))
+        # a gather may start once the program before it has begun to compute
+        gathers = np.array(program.gathers, int)
+        edges.append(_pairs(np.array([trigger]), at[0] + gathers))
+        if program.first_compute >= 0:
+            begun = np.array([program.first_compute])
+            edges.append(_tiled(_pairs(begun, part.size + gathers), at[:-1]))
+            trigger = int(at[-1]) + program.first_compute
+        loose += [_pairs(at + reduction, np.array([end])) for reduction in program.reduces]
+        if len(own_tails):
+            tails = int(at[-1]) + own_tails
+    edges.append(_pairs(tails, np.array([end])))
+    return np.concatenate(edges + loose)
+
+
+def _layer_bounds(
+    parts: Sequence[Part], starts: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """First operator and last compute operator of each layer of the chunk."""
+    spans: dict[int, tuple[int, int]] = {}
+    for part, start in zip(parts, starts, strict=False):
+        for repeat in range(part.repeat if part.first_layer >= 0 else 0):
+            number = part.first_layer + part.step * repeat
+            at = int(start) + part.size * repeat
+            first, last = spans.get(number, (at, at))
+            spans[number] = min(first, at), max(last, at + max(part.program.last_compute, 0))
+    ordered = [spans[n] for n in sorted(spans)]
+    return (
+        np.array([s for s, _ in ordered], dtype=np.int32),
+        np.array([e for _, e in ordered], dtype=np.int32),
+    )
+
+
+def _tiled(pairs: Pairs, at: NDArray[np.int64]) -> Pairs:
+    """The pairs, shifted to each place in `at`."""
+    return (at[:, None, None] + pairs[None]).reshape(-1, 2)
+
+
+def _pairs(before: NDArray[np.integer], after: NDArray[np.integer]) -> Pairs:
     """Every element of `before` with every element of `after`, as rows of two."""
     grid = np.meshgrid(before, after, indexing="ij")
     return np.stack([g.ravel() for g in grid], axis=1).astype(np.int64)

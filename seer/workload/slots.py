@@ -95,12 +95,12 @@ def _crossed(
     if framework.dp_overlap:
         last = np.full(stages, -1)
         last[virtual_stage[backward]] = index[backward]  # slots are in order: the last one stays
-        has = np.array([len(b.work_id) > 0 for b in plan.step.gradients])
+        has = np.array([len(b) > 0 for b in plan.step.gradients])
         crossed[last[has]] = True
     if framework.param_gather_overlap:
         forward = index[~backward][::-1]
         first = np.full(stages, -1)
         first[virtual_stage[forward]] = forward  # reversed: the first one stays
-        has = np.array([len(b.work_id) > 0 for b in plan.step.parameters])
+        has = np.array([len(b) > 0 for b in plan.step.parameters])
         crossed[first[has]] = True
     return crossed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from seer.graph import OperatorKind
 from seer.spec import Job
-from seer.workload.memory import virtual_stage_parameters
-from seer.workload.passes import Rows
+from seer.workload.groups import ProcessGroup, process_groups
+from seer.workload.memory import shards, virtual_stage_parameters
+from seer.workload.program import Rows
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """Data-parallel collectives of one virtual stage.
+    """Data-parallel collectives of one virtual stage over one group ("dp" or "edp").
 
     Attributes
     ----------
@@ -27,11 +28,12 @@ class Buckets:
         needs it.
     """
 
+    group: str
     work_id: NDArray[np.int32]
     layer: NDArray[np.int32]
 
-
-NO_BUCKETS = Buckets(np.zeros(0, np.int32), np.zeros(0, np.int32))
+    def __len__(self) -> int:
+        return len(self.work_id)
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class StepRows:
 
     Attributes
     ----------
-    gradients, parameters : tuple of Buckets, per virtual stage
+    gradients, parameters : per virtual stage, tuple of Buckets of dense and expert weights
         Reduction of gradients; all-gather of updated parameters (distributed optimizer).
     embedding : int
         All-reduce of the tied embedding's gradient between first and last stage.
@@ -49,8 +51,8 @@ class StepRows:
         Fixed host time of the framework.
     """
 
-    gradients: tuple[Buckets, ...]
-    parameters: tuple[Buckets, ...]
+    gradients: tuple[tuple[Buckets, ...], ...]
+    parameters: tuple[tuple[Buckets, ...], ...]
     embedding: int
     optimizer: tuple[int, ...]
     overhead: int
@@ -60,15 +62,18 @@ def write_step(job: Job, rows: Rows, layers: Sequence[int]) -> StepRows:
     """Write the rows; `layers` are those of each virtual stage."""
     counts = virtual_stage_parameters(job)
     pp = job.parallelism.pp
+    groups = process_groups(job.parallelism)
     return StepRows(
         gradients=tuple(
-            _gradient_buckets(job, rows, c, n) for c, n in zip(counts, layers, strict=True)
+            _both(job, rows, groups, pair, n, backward=True)
+            for pair, n in zip(counts, layers, strict=True)
         ),
         parameters=tuple(
-            _parameter_buckets(job, rows, c, n) for c, n in zip(counts, layers, strict=True)
+            _both(job, rows, groups, pair, n, backward=False)
+            for pair, n in zip(counts, layers, strict=True)
         ),
         embedding=_embedding_row(job, rows),
-        optimizer=tuple(_optimizer_row(job, rows, sum(counts[s::pp])) for s in range(pp)),
+        optimizer=tuple(_optimizer_row(job, rows, counts[s::pp]) for s in range(pp)),
         overhead=_overhead_row(job, rows),
     )
 
@@ -87,30 +92,31 @@ def bucket_sizes(job: Job, parameters: float) -> list[float]:
     return [float(size)] * full + ([rest] if rest > 0 else [])
 
 
-def _gradient_buckets(job: Job, rows: Rows, parameters: float, layers: int) -> Buckets:
-    if job.parallelism.dp == 1:
-        return NO_BUCKETS
-    zero = job.parallelism.zero >= 1
-    kind = OperatorKind.reduce_scatter if zero else OperatorKind.all_reduce
-    per_parameter = job.framework.grad_reduce_bytes[job.training.precision]
-    return _buckets(job, rows, parameters, layers, kind, per_parameter, backward=True)
+def _both(
+    job: Job,
+    rows: Rows,
+    groups: Mapping[str, ProcessGroup],
+    counts: tuple[float, float],
+    layers: int,
+    backward: bool,
+) -> tuple[Buckets, ...]:
+    """Buckets of the dense and of the expert weights of a virtual stage.
 
-
-def _parameter_buckets(job: Job, rows: Rows, parameters: float, layers: int) -> Buckets:
-    if job.parallelism.dp == 1 or job.parallelism.zero < 1:
-        return NO_BUCKETS
-    kind = OperatorKind.all_gather
-    return _buckets(job, rows, parameters, layers, kind, 2.0, backward=False)
+    With ZeRO-2 and 3 gradients are reduced in every micro-batch instead, and with ZeRO-3 parameters
+    are gathered there too.
+    """
+    zero = job.parallelism.zero
+    done_elsewhere = zero >= 2 if backward else zero >= 3 or zero == 0
+    found = []
+    for name, parameters in zip(("dp", "edp"), counts, strict=True):
+        if done_elsewhere or groups[name].size == 1 or parameters == 0:
+            continue
+        found.append(_buckets(job, rows, groups[name], parameters, layers, backward))
+    return tuple(found)
 
 
 def _buckets(
-    job: Job,
-    rows: Rows,
-    parameters: float,
-    layers: int,
-    kind: OperatorKind,
-    bytes_per_parameter: float,
-    backward: bool,
+    job: Job, rows: Rows, group: ProcessGroup, parameters: float, layers: int, backward: bool
 ) -> Buckets:
     """Cut a virtual stage's parameters into buckets along its layers.
 
@@ -118,43 +124,42 @@ def _buckets(
     its last parameter lies. Forward needs a bucket from the layer of its first parameter on.
     Embedding and head are taken as spread over the layers.
     """
+    precision = job.training.storage
+    if not backward:
+        kind, each = OperatorKind.all_gather, 2.0
+    else:
+        sharded = job.parallelism.zero >= 1
+        kind = OperatorKind.reduce_scatter if sharded else OperatorKind.all_reduce
+        each = job.framework.grad_reduce_bytes[precision]
+    noun = "gradient" if backward else "parameter"
+    owner = "expert " if group.name == "edp" else ""
     sizes = np.array(bucket_sizes(job, parameters))
+    work_id = [
+        rows.id_of(
+            {
+                "name": f"{owner}{noun} {kind.name.replace('_', '-')}",
+                "kind": int(kind),
+                "group": group.name,
+                "message_bytes": size * each,
+                **group.columns(job.cluster),
+            }
+        )
+        for size in sizes.tolist()
+    ]
     ends = np.cumsum(sizes)
     position = ends if backward else ends - sizes
     depth = np.floor(position / parameters * layers * (1 - 1e-12)).astype(np.int64)
     depth = np.clip(depth, 0, max(layers - 1, 0))
     layer = layers - 1 - depth if backward else depth
-    return Buckets(
-        np.array(
-            [_dp_row(job, rows, kind, size * bytes_per_parameter) for size in sizes], np.int32
-        ),
-        layer.astype(np.int32),
-    )
-
-
-def _dp_row(job: Job, rows: Rows, kind: OperatorKind, message_bytes: float) -> int:
-    parallelism, cluster = job.parallelism, job.cluster
-    nodes, per_node = cluster.nodes_spanned(parallelism.tp, parallelism.dp)
-    noun = "gradient" if kind != OperatorKind.all_gather else "parameter"
-    return rows.id_of(
-        {
-            "name": f"{noun} {kind.name.replace('_', '-')}",
-            "kind": int(kind),
-            "group": "dp",
-            "message_bytes": message_bytes,
-            "group_ranks": parallelism.dp,
-            "group_nodes": nodes,
-            "nic_share": per_node / cluster.devices_per_node,
-        }
-    )
+    return Buckets(group.name, np.array(work_id, np.int32), layer.astype(np.int32))
 
 
 def _embedding_row(job: Job, rows: Rows) -> int:
     parallelism, model, cluster = job.parallelism, job.model, job.cluster
     if parallelism.pp == 1 or not model.tied_embeddings:
         return -1
-    distance = (parallelism.pp - 1) * parallelism.tp * parallelism.dp
-    per_parameter = job.framework.grad_reduce_bytes[job.training.precision]
+    distance = (parallelism.pp - 1) * parallelism.stage_ranks
+    per_parameter = job.framework.grad_reduce_bytes[job.training.storage]
     return rows.id_of(
         {
             "name": "embedding gradient all-reduce",
@@ -168,10 +173,10 @@ def _embedding_row(job: Job, rows: Rows) -> int:
     )
 
 
-def _optimizer_row(job: Job, rows: Rows, parameters: float) -> int:
+def _optimizer_row(job: Job, rows: Rows, counts: Sequence[tuple[float, float]]) -> int:
     """Adam on the parameters this rank updates (its shard, with a distributed optimizer)."""
-    parallelism = job.parallelism
-    local = parameters / (parallelism.dp if parallelism.zero >= 1 else 1)
+    over_dense, over_expert = shards(job, 1)
+    local = sum(d for d, _ in counts) / over_dense + sum(e for _, e in counts) / over_expert
     return rows.id_of(
         {
             "name": "optimizer step",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from seer.workload.logical import Copies, IntArray, Logical
+from seer.workload.logical import IntArray, Logical
 from seer.workload.plan import Plan
 from seer.workload.slots import Slots
 
@@ -15,7 +15,7 @@ def add_step(plan: Plan, slots: Slots, logical: Logical) -> None:
     exit_of_stage = slots.exit[slots.stage_end]
     reduced = [_reduce_gradients(plan, slots, logical, stage) for stage in range(parallelism.pp)]
     if plan.step.embedding >= 0:
-        pair = logical.add(np.array([plan.step.embedding]), 0, Copies.rank)
+        pair = logical.add(np.array([plan.step.embedding]), 0, "rank")
         for stage in (0, parallelism.pp - 1):
             logical.connect(exit_of_stage[[stage]], pair)
             if len(reduced[stage]):
@@ -23,44 +23,46 @@ def add_step(plan: Plan, slots: Slots, logical: Logical) -> None:
             logical.issue(stage, "embedding", pair)
             reduced[stage] = np.append(reduced[stage], pair)
     for stage in range(parallelism.pp):
-        optimizer = logical.add(np.array([plan.step.optimizer[stage]]), stage, Copies.rank)
+        optimizer = logical.add(np.array([plan.step.optimizer[stage]]), stage, "rank")
         logical.issue(stage, "compute", optimizer)
         logical.connect(reduced[stage], np.broadcast_to(optimizer, len(reduced[stage])))
         if not framework.param_gather_overlap:
             for v in range(stage, len(plan.step.parameters), parallelism.pp):
-                gathers = plan.step.parameters[v].work_id
-                gather = logical.add(gathers, stage, Copies.dp_group)
-                logical.issue(stage, "dp", gather)
-                logical.connect(np.broadcast_to(optimizer, len(gather)), gather)
+                for buckets in plan.step.parameters[v]:
+                    gather = logical.add(buckets.work_id, stage, buckets.group)
+                    logical.issue(stage, buckets.group, gather)
+                    logical.connect(np.broadcast_to(optimizer, len(gather)), gather)
         if plan.step.overhead >= 0:
-            host = logical.add(np.array([plan.step.overhead]), stage, Copies.rank)
+            host = logical.add(np.array([plan.step.overhead]), stage, "rank")
             logical.issue(stage, "compute", host)
     if framework.param_gather_overlap:
         _gather_parameters(plan, slots, logical)
 
 
 def _reduce_gradients(plan: Plan, slots: Slots, logical: Logical, stage: int) -> IntArray:
-    """Add the gradient collectives of a stage; returns them in issue order."""
+    """Add the gradient collectives of a stage; returns them all."""
     parallelism = plan.job.parallelism
-    added: list[IntArray] = []
-    ready: list[IntArray] = []
     table = slots.find()
     stage_exit = slots.exit[slots.stage_end[stage]]
+    found: dict[str, list[tuple[IntArray, IntArray]]] = {}
     for v in range(stage, parallelism.pp * parallelism.vpp, parallelism.pp):
-        buckets = plan.step.gradients[v]
-        added.append(logical.add(buckets.work_id, stage, Copies.dp_group))
-        if plan.job.framework.dp_overlap and len(buckets.work_id):
-            last = table[1, v].max()  # slots are numbered in program order
-            layer_last = plan.segments[slots.segment[last]].layer_last
-            complete = layer_last[buckets.layer] if len(layer_last) else 0
-            ready.append(slots.enter[last] + complete)
-        else:
-            ready.append(np.full(len(buckets.work_id), stage_exit))
-    collectives, after = np.concatenate(added), np.concatenate(ready)
-    order = np.argsort(after, kind="stable")
-    logical.connect(after, collectives)
-    logical.issue(stage, "dp", collectives[order])
-    return np.asarray(collectives[order])
+        for buckets in plan.step.gradients[v]:
+            added = logical.add(buckets.work_id, stage, buckets.group)
+            ready = np.full(len(buckets), stage_exit)
+            if plan.job.framework.dp_overlap:
+                last = table[1, v].max()  # slots are numbered in program order
+                layer_last = plan.segments[slots.segment[last]].layer_last
+                complete = layer_last[buckets.layer] if len(layer_last) else 0
+                ready = np.asarray(slots.enter[last] + complete)
+            found.setdefault(buckets.group, []).append((added, ready))
+    collected = [np.zeros(0, np.int64)]
+    for group, pairs in found.items():
+        added, ready = (np.concatenate(side) for side in zip(*pairs, strict=True))
+        order = np.argsort(ready, kind="stable")
+        logical.connect(ready, added)
+        logical.issue(stage, group, added[order])
+        collected.append(added[order])
+    return np.concatenate(collected)
 
 
 def _gather_parameters(plan: Plan, slots: Slots, logical: Logical) -> None:
@@ -70,13 +72,11 @@ def _gather_parameters(plan: Plan, slots: Slots, logical: Logical) -> None:
     issues = []
     for stage in range(parallelism.pp):
         for v in range(stage, parallelism.pp * parallelism.vpp, parallelism.pp):
-            buckets = plan.step.parameters[v]
-            if not len(buckets.work_id):
-                continue
-            gather = logical.add(buckets.work_id, stage, Copies.dp_group)
-            first = table[0, v].min()
-            layer_first = plan.segments[slots.segment[first]].layer_first
-            needed = layer_first[buckets.layer] if len(layer_first) else len(gather) * [0]
-            logical.connect(gather, slots.enter[first] + np.asarray(needed))
-            issues.append((np.full(len(gather), logical.stream(stage, "dp")), gather))
-    logical.issues[:0] = issues  # the stream's first operators, before the gradients
+            for buckets in plan.step.parameters[v]:
+                gather = logical.add(buckets.work_id, stage, buckets.group)
+                first = table[0, v].min()
+                layer_first = plan.segments[slots.segment[first]].layer_first
+                needed = layer_first[buckets.layer] if len(layer_first) else 0
+                logical.connect(gather, slots.enter[first] + np.broadcast_to(needed, len(gather)))
+                issues.append((np.full(len(gather), logical.stream(stage, buckets.group)), gather))
+    logical.issues[:0] = issues  # the streams' first operators, before the gradients

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.workload.logical import Copies, Logical
+from seer.workload.logical import Logical
 from seer.workload.plan import Plan
 from seer.workload.slots import Slots
 
@@ -30,7 +30,7 @@ def add_transfers(plan: Plan, slots: Slots, logical: Logical) -> None:
         transfer = logical.add(
             rows[virtual_stage],
             slots.stage[from_slot],
-            Copies.rank,
+            "rank",
             micro_batch=slots.micro_batch[from_slot],
         )
         logical.connect(slots.exit[from_slot], transfer)

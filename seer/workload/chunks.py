@@ -1,0 +1,263 @@
+"""Model chunks: which layers, which pass, what is kept and what is run again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from seer.graph import OperatorKind
+from seer.graph.template import LayerTemplate
+from seer.spec import Job, LayerKind
+from seer.workload.memory import dense_and_expert
+from seer.workload.passes import Operators, PassWriter, active_operators
+from seer.workload.program import Program, Rows
+from seer.workload.segments import Part, Segment, write_segment
+
+PARAMETER_BYTES = 2.0
+"""Gathered parameters travel in 16 bits (FSDP mixed precision, distributed optimizer)."""
+
+
+def template_values(job: Job) -> dict[str, float]:
+    """The numbers that a layer template may name: shapes, parallel sizes, framework switches."""
+    model, training, parallelism = job.model, job.training, job.parallelism
+    mla = model.mla
+    return {
+        "micro_batch": training.micro_batch,
+        "sequence": training.sequence_length,
+        "dtype_bytes": 4 if training.storage == "fp32" else 2,
+        "routing_imbalance": training.routing_imbalance,
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "ffn": model.ffn_hidden,
+        "vocab": model.vocab,
+        "experts": model.experts,
+        "top_k": model.top_k,
+        "expert_ffn": model.expert_ffn_hidden,
+        "shared_ffn": model.shared_ffn_hidden,
+        "q_lora_rank": mla.q_lora_rank if mla else 0,
+        "kv_lora_rank": mla.kv_lora_rank if mla else 0,
+        "qk_nope_head_dim": mla.qk_nope_head_dim if mla else 0,
+        "qk_rope_head_dim": mla.qk_rope_head_dim if mla else 0,
+        "v_head_dim": mla.v_head_dim if mla else 0,
+        "window": 0,
+        "gated": float(model.gated),
+        "rope": float(model.position == "rope"),
+        "learned_positions": float(model.position == "learned"),
+        "tp": parallelism.tp,
+        "cp": parallelism.cp,
+        "ep": parallelism.ep,
+        "etp": parallelism.expert_tp,
+        "cp_p2p": float(parallelism.cp_comm == "p2p"),
+        "cp_all_gather": float(parallelism.cp_comm == "all_gather"),
+        "cp_all_to_all": float(parallelism.cp_comm == "a2a"),
+        "sequence_parallel": float(parallelism.sequence_parallel),
+    } | dict(job.framework.parameters)
+
+
+class ChunkWriter:
+    """Writes forward and backward segments of model chunks for one job."""
+
+    def __init__(self, job: Job, template: LayerTemplate, rows: Rows) -> None:
+        self._job, self._rows, self._template = job, rows, template
+        self._writer = PassWriter(job, rows)
+        self._given = template_values(job)
+        self._values = template.values(self._given)
+        self._recompute = job.training.recompute
+        modules = job.training.recompute_modules or ("core_attn",)
+        self._again = modules if self._recompute == "selective" else ()
+        self._layers: dict[LayerKind, Operators] = {}
+
+    def write(self, kinds: Sequence[LayerKind], first: bool, last: bool, backward: bool) -> Segment:
+        """The segment of a chunk; `first` has the embedding, `last` the head."""
+        extras = [n for n, present in (("embedding", first), ("head", last)) if present]
+        count = f"{len(kinds)} layer{'' if len(kinds) == 1 else 's'}"
+        name = ", ".join([f"{'backward' if backward else 'forward'} of {count}", *extras])
+        saved = self._saved_bytes(kinds, first, last)
+        working = self._working_bytes(kinds)
+        if not backward:
+            parts = [self._arrival(first), *self._forward_parts(kinds, first, last)]
+            return write_segment(name, self._rows, parts, saved, 0.0)
+        parts = [self._arrival(last), *self._backward_parts(kinds, first, last)]
+        return write_segment(name, self._rows, parts, working, saved + working)
+
+    def layer(self, kind: LayerKind) -> Operators:
+        """The operators of one kind of layer."""
+        if kind not in self._layers:
+            given = {**self._given, "window": kind.window}
+            values = self._template.values(given)
+            attention = "latent_attention" if self._job.model.mla else "attention"
+            names = (attention, "moe" if kind.moe else "mlp")
+            sections = [active_operators(self._template.sections[n], values) for n in names]
+            self._layers[kind] = Operators(tuple(i for s in sections for i in s.items))
+        return self._layers[kind]
+
+    def section(self, name: str) -> Operators:
+        """The operators of a section outside the layers."""
+        return active_operators(self._template.sections[name], self._values)
+
+    def _forward_parts(self, kinds: Sequence[LayerKind], first: bool, last: bool) -> list[Part]:
+        parts = [self._outside("embedding", backward=False)] if first else []
+        number = 0
+        for kind, run in _runs(kinds):
+            program = Program()
+            self._gather(program, self._layer_weights(kind))
+            self._writer.forward(program, self.layer(kind))
+            parts.append(Part(program, run, number))
+            number += run
+        if last:
+            parts += self._predictions(backward=False)
+            parts.append(self._outside("head", backward=False))
+        return parts
+
+    def _backward_parts(self, kinds: Sequence[LayerKind], first: bool, last: bool) -> list[Part]:
+        parts = [self._outside("head", backward=True)] if last else []
+        parts += self._predictions(backward=True) if last else []
+        number = len(kinds)
+        for kind, run in reversed(_runs(kinds)):
+            program = Program()
+            if self._job.parallelism.reshard_after_forward:
+                self._gather(program, self._layer_weights(kind))
+            operators = self.layer(kind)
+            if self._recompute == "full":
+                self._writer.forward(program, operators)
+            self._writer.backward(program, operators, self._again)
+            self._accumulate(program, kind)
+            self._reduce(program, self._layer_weights(kind))
+            parts.append(Part(program, run, number - 1, -1))
+            number -= run
+        parts += [self._outside("embedding", backward=True)] if first else []
+        return parts
+
+    def _outside(self, name: str, backward: bool) -> Part:
+        """Embedding or head."""
+        program = Program()
+        model = self._job.model
+        weights = (model.vocab * model.hidden / self._job.parallelism.tp, 0.0)
+        operators = self.section(name)
+        if backward:
+            self._writer.backward(program, operators)
+            self._reduce(program, weights)
+        else:
+            self._gather(program, weights)
+            self._writer.forward(program, operators)
+        return Part(program)
+
+    def _predictions(self, backward: bool) -> list[Part]:
+        """Multi-token prediction: a projection, a layer of the last kind and a head each."""
+        model = self._job.model
+        parts = []
+        for _ in range(model.mtp_layers):
+            program = Program()
+            kind = model.layer_kind(model.layers - 1)
+            sections = (self.section("prediction"), self.layer(kind), self.section("head"))
+            operators = Operators(tuple(i for s in sections for i in s.items))
+            if backward:
+                self._writer.backward(program, operators, self._again)
+            else:
+                self._writer.forward(program, operators)
+            parts.append(Part(program))
+        return parts
+
+    def _saved_bytes(self, kinds: Sequence[LayerKind], first: bool, last: bool) -> float:
+        if self._recompute == "full":  # the layer's input, whole on every tp rank
+            split = self._job.parallelism.tp if self._job.parallelism.sequence_parallel else 1
+            layers = len(kinds) * self._values["full_message"] / split
+        else:
+            layers = sum(self.layer(k).kept_bytes(self._again) for k in kinds)
+        if "activations" in self._job.training.offload:
+            layers = 0.0  # in host memory until backward
+        extras = [n for n, present in (("embedding", first), ("head", last)) if present]
+        return layers + sum(self.section(n).saved_bytes for n in extras)
+
+    def _working_bytes(self, kinds: Sequence[LayerKind]) -> float:
+        """What a backward holds beside what was saved: a recomputed layer, gathered weights."""
+        distinct = set(kinds)
+        if self._recompute == "full":
+            rerun = max((self.layer(k).saved_bytes for k in distinct), default=0.0)
+        else:
+            rerun = max(
+                (
+                    self.layer(k).saved_bytes - self.layer(k).kept_bytes(self._again)
+                    for k in distinct
+                ),
+                default=0.0,
+            )
+        gathered = 0.0
+        if self._job.parallelism.zero >= 3:  # this layer's and the prefetched one's
+            gathered = 2 * PARAMETER_BYTES * max(sum(self._layer_weights(k)) for k in distinct)
+        return rerun + gathered
+
+    def _layer_weights(self, kind: LayerKind) -> tuple[float, float]:
+        return dense_and_expert(self._job, kind)
+
+    def _gather(self, program: Program, weights: tuple[float, float]) -> None:
+        """Gather a layer's sharded parameters (ZeRO-3)."""
+        if self._job.parallelism.zero < 3:
+            return
+        for group, count in zip(("shard", "edp"), weights, strict=True):
+            row = self._sharded_row(OperatorKind.all_gather, group, count * PARAMETER_BYTES)
+            if row >= 0:
+                program.gather(row, group)
+
+    def _reduce(self, program: Program, weights: tuple[float, float]) -> None:
+        """Reduce a layer's gradients in every micro-batch (ZeRO-2 and 3)."""
+        if self._job.parallelism.zero < 2:
+            return
+        each = self._job.framework.grad_reduce_bytes[self._job.training.storage]
+        for group, count in zip(("shard", "edp"), weights, strict=True):
+            row = self._sharded_row(OperatorKind.reduce_scatter, group, count * each)
+            if row >= 0:
+                program.reduce(row, group)
+        shard = self._job.parallelism.shard_group
+        row = -1
+        if shard:  # HSDP: then all-reduce the shard over its copies
+            message = weights[0] * each / shard
+            row = self._sharded_row(OperatorKind.all_reduce, "replicate", message)
+        if row >= 0:
+            program.reduce(row, "replicate")
+
+    def _sharded_row(self, kind: OperatorKind, group: str, message_bytes: float) -> int:
+        if message_bytes <= 0 or self._writer.group_size(group) < 2:
+            return -1
+        noun = "parameter" if kind == OperatorKind.all_gather else "gradient"
+        name = f"{noun} {kind.name.replace('_', '-')}"
+        return self._writer.collective(name, kind, group, message_bytes)
+
+    def _arrival(self, at_the_end: bool) -> Part:
+        """What a stage does with a message that came in pieces (Megatron's scatter/gather)."""
+        program = Program()
+        parallelism = self._job.parallelism
+        cut = self._job.framework.scatter_gather and not parallelism.sequence_parallel
+        if cut and not at_the_end and parallelism.pp > 1 and parallelism.tp > 1:
+            row = self._writer.collective(
+                "pipeline all-gather", OperatorKind.all_gather, "tp", self._values["full_message"]
+            )
+            program.communicate(row, "tp")
+        return Part(program)
+
+    def _accumulate(self, program: Program, kind: LayerKind) -> None:
+        """Adding a layer's gradients up, where that is a kernel of its own."""
+        per_parameter = self._job.framework.grad_accumulate_bytes.get(
+            self._job.training.storage, 0.0
+        )
+        if per_parameter and self._job.micro_batches > 1:
+            weights = sum(self._layer_weights(kind))
+            program.compute(
+                self._rows.id_of(
+                    {
+                        "name": "gradient accumulation",
+                        "kind": int(OperatorKind.memory),
+                        "variant": "add",
+                        "m": int(weights),
+                        "n": 1,
+                        "hbm_bytes": weights * per_parameter,
+                    }
+                )
+            )
+
+
+def _runs(kinds: Sequence[LayerKind]) -> list[tuple[LayerKind, int]]:
+    """Consecutive equal layers, with their number."""
+    return [(kind, len(list(run))) for kind, run in groupby(kinds)]

@@ -1,0 +1,75 @@
+"""Process groups of one pipeline stage, nested as Megatron nests them.
+
+The ranks of a stage are numbered over tp first, then cp, then dp. A group is every `stride`-th of
+`size` ranks. Experts live on the same ranks numbered over etp first, then ep, then expert-dp, as in
+Megatron-Core's `parallel_state.initialize_model_parallel` (order tp-cp-ep-dp-pp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seer.cluster import Cluster
+from seer.spec import ParallelismSpec
+
+STREAMS = ("compute", "tp", "etp", "cp", "ep", "shard", "replicate", "edp")
+"""Streams of a segment; each after the first belongs to the group of the same name."""
+
+COMPUTE = 0
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """Ranks of a stage that communicate together.
+
+    `size` ranks at distance `stride`; group number of rank r: see `number`.
+    """
+
+    name: str
+    stride: int
+    size: int
+
+    def number(self, ranks: int) -> NDArray[np.int64]:
+        """Number of the group that each of `ranks` ranks of a stage belongs to.
+
+        >>> ProcessGroup("dp", stride=2, size=2).number(8).tolist()
+        [0, 1, 0, 1, 2, 3, 2, 3]
+        """
+        rank = np.arange(ranks)
+        return np.asarray(rank // (self.stride * self.size) * self.stride + rank % self.stride)
+
+    def columns(self, cluster: Cluster) -> dict[str, float]:
+        """The work-table columns that say how large the group is and what it crosses."""
+        nodes, per_node = cluster.nodes_spanned(self.stride, self.size)
+        return {
+            "group_ranks": self.size,
+            "group_nodes": nodes,
+            "nic_share": per_node / cluster.devices_per_node,
+        }
+
+
+def process_groups(parallelism: ParallelismSpec) -> dict[str, ProcessGroup]:
+    """All groups by name; "rank" is each rank alone.
+
+    "dp" holds the ranks that share dense weights (dp x cp), "edp" those that share an expert,
+    "shard" those that parameters are sharded over with ZeRO-3 and "replicate" the copies of a
+    shard (HSDP).
+    """
+    tp, etp, ep = parallelism.tp, parallelism.expert_tp, parallelism.ep
+    replicas = parallelism.cp * parallelism.dp
+    shard = parallelism.shard_group or replicas
+    groups = (
+        ProcessGroup("rank", 1, 1),
+        ProcessGroup("tp", 1, tp),
+        ProcessGroup("etp", 1, etp),
+        ProcessGroup("cp", tp, parallelism.cp),
+        ProcessGroup("ep", etp, ep),
+        ProcessGroup("dp", tp, replicas),
+        ProcessGroup("edp", etp * ep, parallelism.expert_dp),
+        ProcessGroup("shard", tp, shard),
+        ProcessGroup("replicate", tp * shard, replicas // shard),
+    )
+    return {group.name: group for group in groups}
