@@ -1,4 +1,4 @@
-"""Compiled code: the sweep over large graphs. The only module that imports numba, when called.
+"""Compiled code, for large graphs. The only module that imports numba, when called.
 
 The functions take plain arrays and are ordinary Python until `sweep` compiles them. Whatever keeps
 numba from running (not installed, no place for its cache) makes `sweep` answer None, and the
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,37 @@ def sweep(
             continue
         return start, waited_for, unmet
     return None
+
+
+def run_linked(functions: tuple[Kernel, ...], arguments: tuple[Any, ...]) -> bool:
+    """Compile functions that call one another and call the last; False, untouched, without numba.
+
+    Each stands after those that it calls, and all in one file: numba's cache of compiled code
+    looks at no other. The functions change `arguments` (arrays, or named tuples of arrays) in
+    place.
+    """
+    for cache in (True, False):
+        try:
+            _linked(functions, cache)(*arguments)
+        except ImportError:
+            return False
+        except _CACHE_ERRORS:  # while it compiles, so that nothing has changed yet
+            continue
+        return True
+    return False
+
+
+@functools.cache
+def _linked(functions: tuple[Kernel, ...], cache: bool) -> Kernel:
+    import numba
+
+    compiled: dict[str, Kernel] = {}
+    for function in functions:
+        # A copy whose calls lead to compiled functions; the original stays plain Python.
+        copy = FunctionType(function.__code__, {**function.__globals__, **compiled})
+        copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+        compiled[function.__name__] = numba.njit(cache=cache)(copy)
+    return compiled[functions[-1].__name__]
 
 
 @functools.cache

@@ -89,10 +89,10 @@ def validate(
         if progress:
             progress(done, len(runs))
         name = run.job.calibration
-        if calibration is None and name not in calibrations:
-            calibrations[name] = read_calibration(name)
-        curves = calibration or calibrations[name]
         try:
+            if calibration is None and name not in calibrations:
+                calibrations[name] = read_calibration(name)
+            curves = calibration or calibrations[name]
             found = forecast(run.job, calibration=curves, template=template)
         except SeerError as error:
             skipped.append(SkippedRun(run.id, run.group, error.what))
@@ -103,7 +103,11 @@ def validate(
     groups = sorted({r.run.group for r in rows})
     return ValidationReport(
         level=level,
-        overall=(score("dense", rows), score("all", rows)),
+        overall=(
+            score("dense", [r for r in rows if not r.run.job.model.experts]),
+            score("moe", [r for r in rows if r.run.job.model.experts]),
+            score("all", rows),
+        ),
         groups=tuple(score(g, [r for r in rows if r.run.group == g]) for g in groups),
         rows=tuple(rows),
         skipped=tuple(skipped),

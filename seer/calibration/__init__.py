@@ -1,5 +1,6 @@
 """Measured times and the curves fitted to them."""
 
+from seer.calibration.accumulate import ACCUMULATE_BYTES, AccumulateShare
 from seer.calibration.attention import AttentionCurve, BackwardRatio
 from seer.calibration.calibration import FAMILIES, SCHEMA, Calibration, Curve
 from seer.calibration.collective import CollectiveCurve
@@ -11,8 +12,10 @@ from seer.calibration.memory import MemoryCurve
 from seer.calibration.polynomial import PolynomialCurve
 
 __all__ = [
+    "ACCUMULATE_BYTES",
     "FAMILIES",
     "SCHEMA",
+    "AccumulateShare",
     "AttentionCurve",
     "BackwardRatio",
     "Calibration",

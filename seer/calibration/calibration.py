@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from seer.calibration.accumulate import AccumulateShare
 from seer.calibration.attention import AttentionCurve, BackwardRatio
 from seer.calibration.collective import CollectiveCurve
 from seer.calibration.gemm import GemmCurve
@@ -14,10 +15,19 @@ from seer.calibration.polynomial import PolynomialCurve
 
 SCHEMA = "seer.calibration/1"
 
-Curve = GemmCurve | AttentionCurve | BackwardRatio | MemoryCurve | CollectiveCurve | PolynomialCurve
+Curve = (
+    GemmCurve
+    | AccumulateShare
+    | AttentionCurve
+    | BackwardRatio
+    | MemoryCurve
+    | CollectiveCurve
+    | PolynomialCurve
+)
 
 FAMILIES: Mapping[str, Any] = {
     "gemm": GemmCurve,
+    "gemm_accumulate": AccumulateShare,
     "attention": AttentionCurve,
     "attention_backward_ratio": BackwardRatio,
     "memory": MemoryCurve,
@@ -42,6 +52,8 @@ class Calibration:
         "burst" (short runs at high clocks) or "sustained".
     curves : tuple
         In order of preference where several fit the same work.
+    prefer : tuple of str
+        Software stacks whose GEMM curves answer before all others, whatever their 16-bit type.
     factors : tuple of mappings
         Declared corrections with a source (a sustained-clock factor); none is applied unseen.
     commands : tuple of str
@@ -55,6 +67,7 @@ class Calibration:
     software: str
     burst: str
     curves: tuple[Curve, ...]
+    prefer: tuple[str, ...] = ()
     factors: tuple[Mapping[str, Any], ...] = ()
     commands: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -70,6 +83,7 @@ class Calibration:
             "burst": self.burst,
             "commands": list(self.commands),
             "notes": list(self.notes),
+            "prefer": list(self.prefer),
             "factors": [dict(factor) for factor in self.factors],
             "curves": [curve.to_json() for curve in self.curves],
         }
@@ -84,6 +98,7 @@ class Calibration:
             software=data["software"],
             burst=data["burst"],
             curves=tuple(FAMILIES[curve["family"]].from_json(curve) for curve in data["curves"]),
+            prefer=tuple(data.get("prefer", ())),
             factors=tuple(data.get("factors", ())),
             commands=tuple(data.get("commands", ())),
             notes=tuple(data.get("notes", ())),

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seer.cli import calibration, demo, explain, fit, forecast, listing, validate
+from seer.cli import calibration, demo, explain, fit, forecast, listing, measure, validate
 from seer.cli.options import DebugOption
 
 EPILOG = (
@@ -30,6 +30,7 @@ def command() -> Any:
     app.command("forecast")(forecast.forecast)
     app.command("explain")(explain.explain)
     app.command("fit")(fit.fit)
+    app.command("measure")(measure.measure)
     app.command("validate")(validate.validate)
     curves = typer.Typer(help="Look into a calibration.", no_args_is_help=True)
     curves.command("show")(calibration.show)

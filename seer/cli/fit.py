@@ -31,6 +31,12 @@ DeviceOption = Annotated[
 ]
 NameOption = Annotated[str | None, typer.Option("--name", help="Name of the calibration.")]
 FormOption = Annotated[Form, typer.Option("--form", help="Form of the curves.")]
+PreferOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prefer", metavar="STACK", help="Software stack whose GEMM curves answer first."
+    ),
+]
 DateOption = Annotated[
     str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="Date in the file; today.")
 ]
@@ -42,6 +48,7 @@ def fit(
     device: DeviceOption = None,
     name: NameOption = None,
     form: FormOption = Form.auto,
+    prefer: PreferOption = None,
     date: DateOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -55,7 +62,11 @@ def fit(
 
     from seer.errors import UsageError
     from seer.fit import fit_calibration
-    from seer.readers.calibration_file import read_fabrics, write_calibration
+    from seer.readers.calibration_file import (
+        read_fabrics,
+        read_measured_devices,
+        write_calibration,
+    )
     from seer.readers.measurements import read_licences, read_measurements
     from seer.reports import curves as report
 
@@ -68,6 +79,7 @@ def fit(
     device = device or Path(out.removesuffix(".gz")).stem
     command = ["seer", "fit", *measurements, "-o", out, "--device", device]
     command += ["--form", form.value] if form is not Form.auto else []
+    command += [word for stack in prefer or () for word in ("--prefer", stack)]
     calibration = fit_calibration(
         tables,
         device,
@@ -75,6 +87,8 @@ def fit(
         name=name or device,
         licences=read_licences(measurements),
         fabrics=read_fabrics(),
+        hbm_bytes_per_s=read_measured_devices(),
+        prefer=prefer or (),
         date=day.isoformat(),
         commands=[shlex.join([*command, "--date", day.isoformat()])],
         progress=lambda curve, done, total: output.progress(f"{done} of {total}: {curve}"),

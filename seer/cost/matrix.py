@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.calibration import Calibration, Estimate, GemmCurve
+from seer.calibration import (
+    ACCUMULATE_BYTES,
+    AccumulateShare,
+    Calibration,
+    Estimate,
+    GemmCurve,
+)
 from seer.cluster import Cluster
 from seer.cost.physics import assume, peak_flop_per_s
 from seer.cost.pricing import Rows, Sheet
@@ -26,6 +32,7 @@ def price_gemms(
 ) -> None:
     """Fill the rows of kind gemm and grouped_gemm."""
     curves = [(i, c) for i, c in enumerate(calibration.curves) if isinstance(c, GemmCurve)]
+    preferred = [pair for pair in curves if pair[1].stack in calibration.prefer]
     label = np.array(
         [
             _BATCHED.index(work.variant[i]) + 1 if work.variant[i] in _BATCHED else 0
@@ -38,12 +45,51 @@ def price_gemms(
         variant, dtype, train_pass = key
         mine = rows[(keys == key).all(axis=1)]
         wanted = (_BATCHED[variant - 1],) if variant else _PLAIN
-        room = _price_backward if train_pass == Pass.backward else _price
-        room(work, mine, wanted, DType(dtype).name, curves, cluster, sheet)
+        name = DType(dtype).name
+        if train_pass == Pass.backward:
+            _price_backward(work, mine, wanted, name, curves, cluster, sheet)
+            continue
+        if not variant:
+            mine = _price_preferred(work, mine, name, preferred, sheet)
+        _price(work, mine, wanted, name, curves, cluster, sheet)
+    _add_accumulation(work, rows, calibration, cluster, sheet)
     grouped = rows[work.kind[rows] == OperatorKind.grouped_gemm]
     if len(grouped):
         sheet.origin[grouped] = np.maximum(sheet.origin[grouped], Origin.derived)
         sheet.note("grouped GEMMs are priced as plain ones of the same total size")
+
+
+def _price_preferred(
+    work: WorkTable, rows: Rows, dtype: str, curves: Indexed, sheet: Sheet
+) -> Rows:
+    """Fill what the preferred stacks measured, in the row's type or its kin; returns the rest."""
+    types = (dtype, *_KIN.get(dtype, ()))
+    for index, curve in curves:
+        plain = curve.train_pass == "forward" and curve.variant in _PLAIN
+        if plain and curve.dtype in types and len(rows):
+            inside = _inside(curve, work, rows)
+            if inside.any():
+                _fill(work, rows[inside], index, curve, sheet, _trust(curve, dtype, sheet))
+            rows = rows[~inside]
+    return rows
+
+
+def _add_accumulation(
+    work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
+) -> None:
+    """Weight gradients that add to an fp32 buffer: the part of its traffic that shows."""
+    adds = np.array([work.variant[i] == "fp32_accumulate" for i in rows.tolist()], bool)
+    mine = rows[adds]
+    if not len(mine):
+        return
+    elements = work.m[mine].astype(np.float64) * work.n[mine] * np.maximum(work.batch[mine], 1)
+    bandwidth = cluster.device.hbm_bytes_per_s
+    shares = [c for c in calibration.curves if isinstance(c, AccumulateShare)]
+    if shares:
+        sheet.time_s[mine] += shares[0].extra_s(elements, bandwidth)
+        return
+    sheet.time_s[mine] += ACCUMULATE_BYTES * elements / bandwidth
+    sheet.note("fp32 gradient accumulation was not measured: all of its traffic is taken to show")
 
 
 def _named(curves: Indexed, variants: tuple[str, ...], sheet: Sheet) -> Indexed:
@@ -66,6 +112,8 @@ def _price(
 ) -> None:
     """One product each: the curve of its own pass or forward; own data type, kin, then physics."""
     named = _named(curves, variants, sheet)
+    if not len(rows):
+        return
     own = Pass(int(work.train_pass[rows[0]])).name
     passes = (own, "forward") if own in ("dgrad", "wgrad") else ("forward",)
     left = rows

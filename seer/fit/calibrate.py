@@ -12,6 +12,7 @@ import numpy as np
 from seer.calibration import Calibration, Curve, GemmCurve, Measurements, joined
 from seer.calibration.fabric import Fabric
 from seer.errors import UsageError, nearest
+from seer.fit.accumulate import fit_accumulate
 from seer.fit.attention import fit_attention, fit_backward_ratio
 from seer.fit.collective import fit_collectives
 from seer.fit.describe import FORMS
@@ -40,6 +41,7 @@ def fit_measurements(
     *,
     licences: Mapping[str, str] | None = None,
     fabrics: Mapping[str, Fabric] | None = None,
+    hbm_bytes_per_s: Mapping[str, float] | None = None,
     date: str = "",
     progress: Progress | None = None,
 ) -> tuple[Curve, ...]:
@@ -55,6 +57,8 @@ def fit_measurements(
     licences : mapping of source prefix to licence
     fabrics : mapping of label to Fabric
         What is known of the networks that collectives were measured on.
+    hbm_bytes_per_s : mapping of file stem to nominal bandwidth
+        Of the devices that gradient accumulation was measured on.
     date : str
         ISO date, written into every curve.
     progress : function (what, done, total), optional
@@ -80,6 +84,7 @@ def fit_measurements(
         curves += _network_polynomials(own, licence, date)
     else:
         curves = _completed(curves, tables, relatives, device, form, licence, date)
+        curves += _accumulate(relatives, hbm_bytes_per_s or {}, licence, date)
         curves += fit_collectives(
             [table for table in own if table.kind == "collective"],
             borrowed=[table for table in relatives if table.kind == "collective"],
@@ -124,6 +129,21 @@ def _completed(
     return with_repeat_spread(curves, tables["gemm"])
 
 
+def _accumulate(
+    relatives: Sequence[Measurements],
+    hbm_bytes_per_s: Mapping[str, float],
+    licence: Licence,
+    date: str,
+) -> list[Curve]:
+    """The cost of fp32 accumulation, from training GEMMs of another device."""
+    found: list[Curve] = []
+    for name, bandwidth in hbm_bytes_per_s.items():
+        tables = [t for t in relatives if t.kind == "gemm" and _stem(t.file) == name]
+        share = fit_accumulate(tables, bandwidth, name, licence, date) if tables else None
+        found += [share] if share else []
+    return found
+
+
 def fit_calibration(
     measurements: Sequence[Measurements],
     device: str,
@@ -132,6 +152,8 @@ def fit_calibration(
     name: str = "",
     licences: Mapping[str, str] | None = None,
     fabrics: Mapping[str, Fabric] | None = None,
+    hbm_bytes_per_s: Mapping[str, float] | None = None,
+    prefer: Sequence[str] = (),
     date: str = "",
     commands: Sequence[str] = (),
     progress: Progress | None = None,
@@ -143,9 +165,16 @@ def fit_calibration(
         form,
         licences=licences,
         fabrics=fabrics,
+        hbm_bytes_per_s=hbm_bytes_per_s,
         date=date,
         progress=progress,
     )
+    stacks = {c.stack for c in curves if isinstance(c, GemmCurve)}
+    for stack in prefer:
+        if stack not in stacks:
+            raise UsageError(
+                f"no GEMM curve is of the stack '{stack}'", hint=nearest(stack, stacks)
+            )
     sources = sorted({str(s) for table in measurements for s in np.unique(table.source)})
     return Calibration(
         name=name or device,
@@ -154,6 +183,7 @@ def fit_calibration(
         software="stacks named by the source of each curve: " + ", ".join(sources),
         burst="burst",
         curves=curves,
+        prefer=tuple(prefer),
         commands=tuple(commands),
         notes=(
             "Short bursts at high clocks: under sustained load a GPU can be slower. "
@@ -162,6 +192,7 @@ def fit_calibration(
     )
 
 
+_FORM = re.compile(r"sxm|pcie")
 _GPU = re.compile(r"(gb|gh|mi|a|b|h|l|v)\d{2,4}[a-z]?(?=[_.-]|$)")
 
 
@@ -171,9 +202,19 @@ def _model(name: str) -> str:
     return found.group() if found else ""
 
 
+def _stem(file: str) -> str:
+    return os.path.basename(file).removesuffix(".gz").removesuffix(".csv").lower()
+
+
 def _relative(table: Measurements, device: str) -> bool:
-    """Whether a table is named after another GPU model than the device: it lends ratios."""
-    return bool(_model(device)) and _model(table.file) not in ("", _model(device))
+    """Whether a table is named after another GPU model or board than the device: it lends ratios.
+
+    A PCIe board of the same GPU has another power limit and memory clock.
+    """
+    if not _model(device):
+        return False
+    boards = {*_FORM.findall(_stem(table.file)), *_FORM.findall(device.lower())}
+    return _model(table.file) not in ("", _model(device)) or len(boards) > 1
 
 
 def _of_kind(measurements: Sequence[Measurements], kind: str, device: str) -> Measurements | None:

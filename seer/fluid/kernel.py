@@ -13,10 +13,6 @@ from __future__ import annotations
 
 from seer.fluid.state import Column, Network, Overlap, Pace, Scratch, Work
 
-SLACK = 1e-10
-"""A link is crowded when its load is above its capacity by more than this share: ten times less
-than the forecasts' tolerance, and far more than the rounding of a sum of loads."""
-
 SLOWEST = 1e-300
 """Keeps a rate from being zero in rounding."""
 
@@ -97,13 +93,13 @@ def retime(work: Work, pace: Pace, i: int, rate: float, now: float) -> None:
     if rate == old:
         return
     start = work.start_s[i]
-    pace.rate[i] = rate
-    if old == 0.0 and rate == 1.0:
-        schedule(pace, i, start + work.duration_s[i])
-        return
     if old > 0.0:
         pace.left_s[i] = max(pace.left_s[i] - (now - pace.since_s[i]) * old, 0.0)
+    pace.rate[i] = rate
     pace.since_s[i] = now
+    if old == 0.0 and rate == 1.0:  # exactly the plain play, as long as nothing slows it
+        schedule(pace, i, start + work.duration_s[i])
+        return
     length = now + pace.left_s[i] / rate - start
     while start + length < now:  # rounding; the clock does not go back
         length = length * (1.0 + 2.3e-16) + 5e-324
@@ -279,7 +275,7 @@ def settle_full(net: Network, scratch: Scratch, level: float) -> bool:
 
 
 def share(net: Network, scratch: Scratch) -> None:
-    """Max-min fair rates of the gathered operators: fill the links that fill first, again and again.
+    """Max-min fair rates of the gathered operators: again and again, the link that fills first.
 
     The level of what fills first never falls, so an operator that needs no more than the level
     has all it needs.
@@ -324,9 +320,7 @@ def pace_flows(work: Work, pace: Pace, net: Network, scratch: Scratch, now: floa
     scratch.fresh[0] = 0
 
 
-def begin(
-    work: Work, pace: Pace, overlap: Overlap, net: Network, scratch: Scratch, i: int
-) -> None:
+def begin(work: Work, pace: Pace, overlap: Overlap, net: Network, scratch: Scratch, i: int) -> None:
     """Operator i starts. One whose rate never changes gets its end at once."""
     own_pace = True
     if work.duration_s[i] > 0.0:

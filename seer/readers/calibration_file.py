@@ -72,6 +72,13 @@ def _lay_out(value: Any, depth: int) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
+def read_measured_devices() -> dict[str, float]:
+    """Nominal HBM bandwidth of devices that lend measurements, by file stem. Bytes/s."""
+    name = str(shipped.folder("clusters").parent / "devices" / "measured.json")
+    value = parse_json(decode(read_bytes(name, SPEC_LIMIT_BYTES), name), name)
+    return {k: float(v["hbm_bytes_per_s"]) for k, v in value["devices"].items()}
+
+
 def read_fabrics(path: PathLike | None = None) -> dict[str, Fabric]:
     """What is known of measured networks, by label; the shipped table unless another is named."""
     name = str(path or shipped.folder("clusters").parent / "fabrics" / "measured.json")

@@ -1,4 +1,4 @@
-"""Measurement files (CSV, plain or gzip) to tidy tables.
+"""Measurement files (CSV or JSON, plain or gzip) to tidy tables.
 
 The layout is told by the header, never by the file's name. What a row cannot give is skipped with
 a reason; a file that gives nothing is an UnreadableError.
@@ -32,6 +32,7 @@ from seer.calibration.measurements import Measurements
 from seer.errors import UnreadableError
 from seer.readers import measurement_layouts as layouts
 from seer.readers.files import PathLike, decode, read_bytes
+from seer.readers.measurement_json import is_measurements, read_measurement_json
 
 LIMIT_BYTES = 256 * 2**20
 """The largest measurement file that is read: some four million rows."""
@@ -94,6 +95,9 @@ def _files(paths: Iterable[PathLike]) -> list[str]:
 
 def _read(path: str) -> tuple[list[Measurements], list[SkippedRow]]:
     text = decode(read_bytes(path, LIMIT_BYTES), path)
+    if is_measurements(text):
+        found, lost = read_measurement_json(text, path)
+        return found, [SkippedRow(path, line, reason) for line, reason in lost]
     header, rows, lines, skipped = _rows(text, path)
     layout = layouts.recognise(header, path)
     cells = {name: np.array(column, object) for name, column in zip(header, rows, strict=True)}

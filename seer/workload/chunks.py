@@ -186,7 +186,11 @@ class ChunkWriter:
             )
         gathered = 0.0
         if self._job.parallelism.zero >= 3:  # this layer's and the prefetched one's
-            gathered = 2 * PARAMETER_BYTES * max(sum(self._layer_weights(k)) for k in distinct)
+            gathered = (
+                2
+                * PARAMETER_BYTES
+                * max((sum(self._layer_weights(k)) for k in distinct), default=0.0)
+            )
         return rerun + gathered
 
     def _layer_weights(self, kind: LayerKind) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from seer.calibration import ACCUMULATE_BYTES
 from seer.graph import COMMUNICATION, DType, OperatorKind, Pass
 from seer.graph.template import TemplateOperator
 from seer.spec import Job
@@ -29,9 +30,6 @@ MATRIX_TYPES = {
     "nvfp4": DType.nvfp4,
 }
 """Type of the layers' GEMMs by precision; the others compute in the type they store."""
-
-ACCUMULATE_BYTES = 6
-"""More traffic per element of C += A B in fp32 (read 4, write 4) than of C = A B in 16 bits (2)."""
 
 FLASH_BACKWARD_FLOP = 2.5
 """Backward flop of flash attention over forward: five GEMMs against two (Dao 2023, section 3.1)."""

@@ -9,9 +9,8 @@ are alive at once. The offsets are those of the authors' implementation
 pp / 2 and 2 pp / 3 times F + I + W of a stage (1F1B: pp - 1 times).
 
 Here the blocks give the order of forwards and input gradients; passes then start as soon as they
-can ("squeezing") and weight gradients fill what is left. The authors also move single passes of the
-warm-up and the drain; that changes neither the peaks nor the leading term of the bubble, and is
-left out.
+can ("squeezing") and weight gradients fill what is left. The authors' last step, moving single
+passes of the warm-up and the drain, is left out: the stated peaks and bubbles are reached without.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ DualPipe repository, whose eight steps are the order here; DualPipeV is its half
 all-to-all of one hides under the computation of the other. How long it takes (F&B) is for the
 pricing to say. With equal stages, F = I >= W and free messages the bubble of DualPipe is
 (pp / 2 - 1)(F&B + B - 3 W) and that of DualPipeV (pp - 1)(F&B + B - 3 W), F, B = I + W and W those
-of one chunk: what the middle stages idle, which overlap most; the others overlap less and idle less.
+of one chunk. That is what the middle stages idle, which overlap most; the others idle less.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class _Player:
             return Filled([], float("inf"), float("inf"))
         for stage in stages:
             while self._owed[stage]:
-                self._weight(stage)
+                self._run_weight(stage, self._owed[stage].popleft())
         span = max(self._now[s] - (self._first[s] or 0.0) for s in stages)
         return Filled(self._passes, span, max(self._now))
 
@@ -144,17 +144,16 @@ class _Player:
         wanted = self._skeleton[stage][self._next[stage]]
         if not self._stated[stage]:
             while self._owed[stage] and ready - self._now[stage] >= self._gap:
-                self._weight(stage)
+                self._run_weight(stage, self._owed[stage].popleft())
         if wanted.slot == Slot.forward:
             while self._live[stage] >= self._limit:
                 if self._stated[stage] or not self._owed[stage]:
                     return False
-                self._weight(stage)
+                self._run_weight(stage, self._owed[stage].popleft())
         self._next[stage] += 1
         if wanted.slot == Slot.weight_grad:
             self._owed[stage].remove(wanted)
-            self._owed[stage].appendleft(wanted)
-            self._weight(stage)
+            self._run_weight(stage, wanted)
             self._offer(stage)
             return True
         start = max(self._now[stage], ready)
@@ -173,7 +172,7 @@ class _Player:
             self._offer(self._waiting.pop(key))
         return True
 
-    def _weight(self, stage: int) -> None:
-        self._passes[stage].append(self._owed[stage].popleft())
+    def _run_weight(self, stage: int, wanted: Pass) -> None:
+        self._passes[stage].append(wanted)
         self._now[stage] += self._cost[Slot.weight_grad]
         self._live[stage] -= 1

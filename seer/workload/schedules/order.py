@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,11 @@ class Costs:
         for name in ("forward", "input_grad", "weight_grad"):
             value = getattr(self, name)
             if not 0.0 < value < float("inf"):
-                refuse(f"a schedule cannot be made for a {name} pass of {value}", "a time", "")
+                refuse(
+                    f"a schedule cannot be made for a {name} pass that takes {value}",
+                    "passes are placed by how long they take",
+                    "positive finite times",
+                )
 
 
 UNIT = Costs()
@@ -84,7 +88,7 @@ class Order:
     @property
     def backward(self) -> NDArray[np.bool_]:
         """bool[L]: slots that are a whole backward."""
-        return self.slot == Slot.backward
+        return np.equal(self.slot, Slot.backward)
 
     def halves(self) -> tuple[NDArray[np.int64], Order]:
         """The program with each overlapped slot as a forward and then a backward.
@@ -167,7 +171,7 @@ def schedule_of(orders: Iterable[Order], virtual_stage: NDArray[np.int32]) -> Sc
     return Schedule(tuple(orders), virtual_stage, np.zeros(virtual_stage.shape, np.int8))
 
 
-def refuse(what: str, why: str, hint: str) -> None:
+def refuse(what: str, why: str, hint: str) -> NoReturn:
     """Raise the InfeasibleError of a schedule that cannot be had."""
     raise InfeasibleError(what, where="parallelism.schedule", why=why, hint=hint)
 

@@ -50,7 +50,7 @@ def _stage(pp: int, stage: int, micro_batches: int) -> list[Pass]:
 
     def run(chunk: int, *slots: Slot) -> None:
         for slot in slots:
-            if counts[slot, chunk] < min(micro_batches, total):
+            if counts[slot, chunk] < micro_batches:
                 passes.append(Pass(slot, chunk, counts[slot, chunk]))
             counts[slot, chunk] += 1
 

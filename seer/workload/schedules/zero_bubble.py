@@ -82,8 +82,7 @@ def _automatic(
     orders = [_h1_order(pp, s, micro_batches) for s in range(pp)]
     stated = [_passes_of(order) for order in orders]
     candidates: list[Filled] = [fill(stated, placed, costs, limit, 1.0)]
-    for early in (math.floor, math.ceil):
-        warmups = _warmups(pp, micro_batches, costs, limit, early is math.ceil)
+    for warmups in _warmups(pp, micro_batches, costs, limit):
         skeleton = [list(_alternating(warmup, micro_batches)) for warmup in warmups]
         candidates += [fill(skeleton, placed, costs, limit, patience) for patience in PATIENCE]
     return schedule_of(best(candidates).orders(), placed)
@@ -107,21 +106,25 @@ def _passes_of(order: Order) -> list[Pass]:
     return [Pass(Slot(s), c, m) for s, c, m in zip(*columns, strict=True)]
 
 
-def _warmups(pp: int, micro_batches: int, costs: Costs, limit: int, late: bool) -> list[int]:
-    """Forwards of each stage before its first input gradient: what fits until that arrives.
+def _warmups(pp: int, micro_batches: int, costs: Costs, limit: int) -> Iterator[list[int]]:
+    """Three guesses at every stage's forwards before its first input gradient.
 
-    The gradient is back at stage s (pp - 1 - s)(F + I) after its first forward. With `late` one
-    more forward is begun in the last bit of that time. Each stage warms up with at least one
-    forward less than the stage before it, which must feed it.
+    That gradient is back at stage s (pp - 1 - s)(F + I) after its first forward: fill the time
+    with the forwards that fit whole, or begin one more; or take ZB-H2's 2 (pp - s) - 1, which is
+    both when F = I. Each stage warms up with at least one forward less than the stage before it,
+    which must feed it.
     """
-    warmups: list[int] = []
-    for stage in range(pp):
-        room = (pp - 1 - stage) * (costs.forward + costs.input_grad) / costs.forward
-        # the small number: rounding must not add or drop a forward that fits exactly
-        fits = math.ceil(room - 1e-9) if late else math.floor(room + 1e-9)
-        before = warmups[-1] - 1 if warmups else limit
-        warmups.append(max(1, min(1 + fits, limit, before)))
-    return [min(warmup, micro_batches) for warmup in warmups]
+    room = [(pp - 1 - s) * (costs.forward + costs.input_grad) / costs.forward for s in range(pp)]
+    # the small number: rounding must not add or drop a forward that fits exactly
+    whole = [1 + math.floor(r + 1e-9) for r in room]
+    begun = [1 + math.ceil(r - 1e-9) for r in room]
+    by_hand = [2 * (pp - s) - 1 for s in range(pp)]
+    for guess in (whole, begun, by_hand):
+        warmups: list[int] = []
+        for wanted in guess:
+            before = warmups[-1] - 1 if warmups else limit
+            warmups.append(max(1, min(wanted, before)))
+        yield [min(warmup, micro_batches) for warmup in warmups]
 
 
 def _alternating(warmup: int, micro_batches: int) -> Iterator[Pass]:

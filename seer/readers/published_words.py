@@ -1,0 +1,208 @@
+"""The words of a table of published runs -> training, parallelism and overlap of a job.
+
+Each function appends to `notes` what it had to assume.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+Row = Mapping[str, str]
+
+PRECISIONS = {
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp32": "fp32",
+    "fp8": "fp8",
+    "fp8-rowwise": "fp8",
+    "fp8-block": "fp8-block",
+    "mxfp8": "mxfp8",
+    "nvfp4": "nvfp4",
+}
+RECOMPUTE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "none": ("none", ()),
+    "full": ("full", ()),
+    "selective": ("selective", ()),
+    "selective:core-attention": ("selective", ("core_attn",)),
+    "selective:mlp": ("selective", ("mlp",)),
+    "selective:mla_up_proj": ("selective", ("mla_up_proj",)),
+    "selective:per-op": ("selective", ("layernorm",)),
+}
+SCHEDULES = {
+    "": None,
+    "none": None,
+    "1f1b": None,
+    "interleaved": None,
+    "gpipe": "gpipe",
+    "zb-h1": "zb-h1",
+    "zb-1p": "zb-1p",
+    "zb-2p": "zb-2p",
+    "zb-v": "zb-v",
+    "v-half": "v-half",
+    "v-min": "v-min",
+    "dualpipe": "dualpipe",
+    "dualpipev": "dualpipev",
+}
+"""None = 1F1B, interleaved when there are virtual stages."""
+SHARDING = {"": 0, "none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hsdp": 3}
+V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipev")
+TASKS = ("", "pretrain", "sft")
+INTERLEAVED_CHUNKS = 2
+"""Model chunks per stage of an interleaved run that does not print them: TorchTitan's choice
+(torchtitan/distributed/pipeline.py and its 2024 ancestor: two stages per rank)."""
+
+
+def why_not(row: Row, grades: str) -> str:
+    """Why a row cannot be expressed, or nothing."""
+    grade, task = row.get("grade", ""), row.get("task", "")
+    if grade not in grades or not grade:
+        return f"grade {grade}: not accuracy evidence"
+    if row.get("arch") not in ("dense", "moe"):
+        return f"architecture {row.get('arch')}: transformers and mixtures of experts only"
+    if task not in TASKS:
+        return f"task {task}: training of all weights only"
+    known = (
+        ("precision", "precision_class", PRECISIONS),
+        ("sharding", "sharding_class", SHARDING),
+        ("schedule", "schedule_class", SCHEDULES),
+        ("recompute", "recompute_class", ("", *RECOMPUTE)),
+    )
+    for word, column, names in known:
+        if row.get(column, "") not in names:
+            return f"{word} {row.get(column)!r}: not known"
+    return ""
+
+
+def training_of(row: Row, notes: list[str]) -> dict[str, Any]:
+    """The `training` section of a row."""
+    precision = row["precision_class"]
+    if PRECISIONS[precision] != precision:
+        notes.append(f"{precision} is forecast as {PRECISIONS[precision]}")
+    training: dict[str, Any] = {
+        "sequence_length": int(row["seq_len"]),
+        "global_batch": int(row["gbs"]),
+        "micro_batch": int(row["mbs"]),
+        "precision": PRECISIONS[precision],
+    }
+    recompute = row.get("recompute_class", "")
+    if recompute:
+        training["recompute"], modules = RECOMPUTE[recompute]
+        training["recompute_modules"] = list(modules)
+    else:
+        notes.append("recomputation is not published: the default of the framework preset")
+    if recompute == "selective:per-op":
+        notes.append(
+            "recomputation per operator (every second GEMM and what is cheap) is forecast as "
+            "recomputed norms and activations"
+        )
+    if row.get("task") == "sft":
+        notes.append("fine-tuning of all weights is forecast as training on full sequences")
+    return training
+
+
+def parallelism_of(row: Row, layers: int, notes: list[str]) -> dict[str, Any]:
+    """The `parallelism` section of a row for a model of `layers` layers."""
+    tp, pp, cp = int(row["tp"]), int(row["pp"]), int(row.get("cp") or 1)
+    schedule = SCHEDULES[row.get("schedule_class", "")] if pp > 1 else None
+    plan: dict[str, Any] = {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "vpp": _chunks(row, pp, schedule, notes),
+        "sequence_parallel": tp > 1 and row.get("sp") == "1",
+        "schedule": schedule,
+    }
+    if plan["sequence_parallel"]:
+        notes.append("sequence parallelism is inferred from tp above 1")
+    if row.get("arch") == "moe":
+        plan["ep"] = int(row.get("ep") or 1)
+        plan["etp"] = int(row.get("etp") or 0)
+    plan |= _sharding(row, pp, notes)
+    stages = pp * plan["vpp"]
+    if layers % stages:
+        plan["layers_per_stage"] = uneven_stages(layers, stages)
+        notes.append(f"{layers} layers over {stages} stages: " + ", ".join(map(str, _runs(plan))))
+    return plan
+
+
+def _chunks(row: Row, pp: int, schedule: str | None, notes: list[str]) -> int:
+    """Virtual stages per rank."""
+    if pp == 1:
+        return 1
+    if schedule in V_SHAPED:
+        return 2
+    if row.get("vpp"):
+        return int(row["vpp"])
+    if row.get("schedule_class") == "interleaved":
+        notes.append(f"virtual stages are not published: {INTERLEAVED_CHUNKS} per rank")
+        return INTERLEAVED_CHUNKS
+    return 1
+
+
+def _sharding(row: Row, pp: int, notes: list[str]) -> dict[str, Any]:
+    """ZeRO stage, shard group and what becomes of gathered parameters after the forward pass."""
+    word, text = row.get("sharding_class", ""), row.get("sharding", "").lower()
+    zero = SHARDING[word]
+    if word == "zero2" and "fsdp" in text:
+        notes.append("FSDP without reshard: parameters stay gathered from forward to backward")
+        return {"zero": 3, "reshard_after_forward": False}
+    plan: dict[str, Any] = {"zero": zero}
+    dp = int(row["n_gpus"]) // (int(row["tp"]) * pp * int(row.get("cp") or 1))
+    group = int(row.get("shard_group") or 0)
+    if word == "hsdp" and not group:
+        group = int(row.get("gpus_per_node") or 8)
+        notes.append(f"the shard group is not published: one node of {group}")
+    if zero == 3 and group and group != dp:  # a group of the size of dp means all of them
+        plan["shard_group"] = group
+    if zero == 3 and pp > 1:
+        plan["reshard_after_forward"] = False
+        notes.append(
+            "FSDP under a pipeline keeps parameters gathered between forward and backward, as "
+            "TorchTitan's default policy does"
+        )
+    return plan
+
+
+def uneven_stages(layers: int, stages: int) -> list[int]:
+    """Layers of each stage where they do not divide.
+
+    Where embedding and loss counted as a layer each make it even, the first and the last stage
+    hold one layer less (Megatron's account_for_embedding_in_pipeline_split and
+    account_for_loss_in_pipeline_split, which NVIDIA's recipes set for 126 and 94 layers; the
+    splits of TorchTitan come out the same). Else stages are filled from the first, as the
+    DeepSeek-V3 layouts of Megatron-Bridge do.
+
+    >>> uneven_stages(126, 8), uneven_stages(61, 8)
+    ([15, 16, 16, 16, 16, 16, 16, 15], [8, 8, 8, 8, 8, 8, 8, 5])
+    """
+    if (layers + 2) % stages == 0 and stages > 1:
+        each = (layers + 2) // stages
+        return [each - 1, *[each] * (stages - 2), each - 1]
+    each = -(-layers // stages)
+    return [max(0, min(each, layers - i * each)) for i in range(stages)]
+
+
+def _runs(plan: Mapping[str, Any]) -> list[str]:
+    """Equal neighbours told together: "15, 6 x 16, 15"."""
+    told: list[list[int]] = []
+    for layers in plan["layers_per_stage"]:
+        if told and told[-1][1] == layers:
+            told[-1][0] += 1
+        else:
+            told.append([1, layers])
+    return [f"{n} x {layers}" if n > 1 else str(layers) for n, layers in told]
+
+
+def overlap_edits(row: Row) -> list[str]:
+    """What a row says of overlap and compilation, as edits of its framework preset."""
+    edits = []
+    for word in re.split(r"[+|]", row.get("overlap_class", "")):
+        if word in ("dp", "no-dp"):
+            edits.append(f"framework.dp_overlap={str(word == 'dp').lower()}")
+        elif word in ("tp", "no-tp"):
+            edits.append(f"framework.tp_overlap={'pipelined' if word == 'tp' else 'none'}")
+        elif word in ("compiled", "eager"):
+            edits.append(f"framework.parameters.compiled={int(word == 'compiled')}")
+    return edits
