@@ -247,7 +247,8 @@ def time_by_work(plan: Plan, played: Played, rank: int) -> NDArray[np.float64]:
     graph, timeline = played.graph, played.timeline
     own = graph.rank == rank
     rows = graph.work_id[own]
-    seconds = np.bincount(rows, weights=timeline.duration_s[own], minlength=len(plan.work))
+    seconds = np.zeros(len(plan.work))
+    seconds += np.bincount(rows, weights=timeline.duration_s[own], minlength=len(plan.work))
     counts = np.bincount(rows, minlength=len(plan.work))
     for row, (inner_graph, inner_timeline) in played.segments.items():
         seconds[row] = 0.0

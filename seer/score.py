@@ -179,7 +179,7 @@ def _memory(row: Mapping[str, Any], cluster: Cluster) -> Row | str:
         "name": row["variant"],
         "kind": OperatorKind.memory,
         "dtype": dtype,
-        "variant": row["variant"],
+        "variant": f"{row['variant']}/{row['impl']}",
         "train_pass": Pass[row["train_pass"]],
         "m": row["rows"],
         "n": row["cols"],

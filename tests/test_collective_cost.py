@@ -117,7 +117,7 @@ def test_gathering_and_scattering_between_nodes_is_half_an_all_reduce():
         assert half.time_s.tolist() == (0.5 * whole.time_s).tolist()
         assert (half.origin == Origin.derived).all()
         assert (used == 1).all()
-        assert "half the all_reduce" in notes[0]
+        assert "half the all-reduce" in notes[0][0]
         assert (half.spread > whole.spread).all()
 
 
@@ -136,7 +136,7 @@ def test_a_slower_network_takes_the_time_of_an_equal_ideal_time():
     assert estimate.time_s.item() == pytest.approx(expected, rel=1e-9)
     assert (estimate.origin.item(), used.item()) == (Origin.derived, 1)
     assert estimate.spread.item() == pytest.approx(np.hypot(0.05, TRANSFER_SPREAD))
-    assert "by the efficiency of all_reduce on ib" in notes[0]
+    assert "by the efficiency of all_reduce on ib" in notes[0][0]
 
 
 def test_oversubscription_divides_the_bandwidth_and_ends_the_measured_answer():
@@ -212,7 +212,7 @@ def test_nothing_measured_is_latency_plus_bytes_and_says_so():
     estimate, used, notes = price("all_gather", 8, 1, 1e9, [])
     assert estimate.time_s.item() == pytest.approx(1e-6 + 0.875 * 1e9 / NVLINK)
     assert (estimate.origin.item(), used.item()) == (Origin.assumed, -1)
-    assert "nothing measured" in notes[0]
+    assert "nothing measured" in notes[0][0]
     between_nodes, used, _ = price("all_gather", 16, 2, 1e9, [])
     assert (between_nodes.origin.item(), used.item()) == (Origin.assumed, -1)
 

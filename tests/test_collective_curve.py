@@ -148,10 +148,11 @@ def test_a_curve_read_back_answers_the_same(c, size, n_ranks):
 
 def test_the_nearest_points_are_near_in_size_and_ranks():
     c = curve(scale(2, [1e3, 1e6], [1e-5, 1e-4]), scale(8, [1e3, 1e6], [7e-5, 7e-4]))
-    points = c.nearest_points(9e5, 8, count=2)
-    assert [(p["n_ranks"], p["message_bytes"]) for p in points] == [(8, 1e6), (2, 1e6)]
+    points = c.nearest_points({"message_bytes": 9e5, "group_ranks": 8}, 2)
+    shapes = [p["shape"] for p in points]
+    assert [(s["n_ranks"], s["message_bytes"]) for s in shapes] == [(8, 1e6), (2, 1e6)]
     assert points[0]["time_s"] == 7e-4
-    assert points[0]["series"] == ["s"]
+    assert points[0]["source"] == "s"
 
 
 def test_bus_factors_are_those_of_nccl_tests():

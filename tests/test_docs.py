@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,16 @@ import command_reference
 import documents
 import pytest
 
+from seer.cluster import Cluster, Device, Tier
+from seer.forecast import forecast
+from seer.readers import read_job
+from seer.reports.forecast_json import to_json
+from seer.spec import FrameworkSpec, LatentAttention, ModelSpec, ParallelismSpec, TrainingSpec
+from seer.workload import SCHEDULES
+
 COMMANDS = list(command_reference.leaves())
+NEEDS_TORCH = ("seer measure",)
+"""Commands that only an extra makes work; documents name them and do not run them."""
 
 
 @pytest.mark.parametrize("path", documents.DOCUMENTS, ids=lambda p: p.name)
@@ -48,7 +59,11 @@ def test_help_is_printed_for_every_command(name: str, command: Any, tmp_path: Pa
 
 @pytest.mark.parametrize(
     "example",
-    [e for _, c in COMMANDS if ".csv" not in (e := command_reference.example(c))],
+    [
+        example
+        for name, command in COMMANDS
+        if ".csv" not in (example := command_reference.example(command)) and name not in NEEDS_TORCH
+    ],
 )
 def test_the_example_in_the_help_of_a_command_works(example: str, tmp_path: Path) -> None:
     done = documents.seer(example.split()[1:], tmp_path)
@@ -66,7 +81,43 @@ def test_every_command_is_run_by_some_document(name: str, command: Any) -> None:
         for shown in documents.commands(block)
         if list(shown.arguments[: len(words)]) == words
     ]
-    assert shown, f"no document shows {name}"
+    if name in NEEDS_TORCH:
+        guides = [p for p in documents.DOCUMENTS if p != command_reference.PAGE]
+        assert any(f"`{name} " in path.read_text(encoding="utf-8") for path in guides)
+    else:
+        assert shown, f"no document shows {name}"
+
+
+SPECS = [
+    ModelSpec,
+    LatentAttention,
+    TrainingSpec,
+    ParallelismSpec,
+    Cluster,
+    Device,
+    Tier,
+    FrameworkSpec,
+]
+
+
+@pytest.mark.parametrize("noun", SPECS, ids=lambda noun: noun.__name__)
+def test_the_page_of_formats_names_every_key_of_a_spec(noun: type[Any]) -> None:
+    page = (documents.ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    missing = [f.name for f in fields(noun) if not re.search(rf'[`"]{f.name}[`"]', page)]
+    assert missing == []
+
+
+def test_the_page_of_formats_names_every_schedule() -> None:
+    page = (documents.ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    assert [name for name in SCHEDULES if f"`{name}`" not in page] == []
+
+
+def test_the_page_of_formats_names_every_key_of_a_forecast() -> None:
+    page = (documents.ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    section = page.partition("## Forecast (JSON)")[2].partition("\n## ")[0]
+    answer = to_json(forecast(read_job("gpt2-xl-8xa100")))
+    names = [*answer, *answer["breakdown"], *answer["memory"], *answer["coverage"]]
+    assert [name for name in names if f"`{name}`" not in section] == []
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:

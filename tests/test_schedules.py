@@ -96,6 +96,17 @@ def test_each_stage_runs_forward_then_gradients_of_a_micro_batch(
                 assert place[Slot.input_grad, v, m] < i
 
 
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_sixteen_stages_and_128_micro_batches_are_laid_out_whole(name: str) -> None:
+    vpp = 2 if name in TWO_CHUNKS | {"interleaved"} else 1
+    schedule = SCHEDULES[name](16, vpp, 128)
+    passes = vpp * 128  # DualPipe: two chunks, each for half of the micro-batches
+    for order in schedule.orders:
+        _, flat = order.halves()
+        assert (flat.slot == Slot.forward).sum() == passes
+        assert np.isin(flat.slot, (Slot.backward, Slot.input_grad)).sum() == passes
+
+
 def test_gpipe_runs_all_forwards_then_all_backwards() -> None:
     assert spelled(SCHEDULES["gpipe"](4, 1, 3).orders[0]) == "Fa0 Fa1 Fa2 Ba0 Ba1 Ba2"
 

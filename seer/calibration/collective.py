@@ -232,9 +232,10 @@ class CollectiveCurve:
         """
         size = np.asarray(message_bytes, dtype=np.float64)
         if np.ndim(n_ranks) == np.ndim(n_nodes) == 0:  # the common case, several times as fast
-            flat = self._at(size.ravel(), int(n_ranks), int(n_nodes))  # type: ignore[arg-type]
-            time, origin, spread = (column.reshape(size.shape) for column in flat)
-            return Estimate(np.maximum(time, bound_s), origin, spread)
+            time, origin, spread = self._at(size.ravel(), int(n_ranks), int(n_nodes))  # type: ignore[arg-type]
+            shape = size.shape
+            longest = np.maximum(time.reshape(shape), bound_s)
+            return Estimate(longest, origin.reshape(shape), spread.reshape(shape))
         size, ranks, nodes, bound = np.broadcast_arrays(size, n_ranks, n_nodes, bound_s)
         time, spread = np.empty(size.shape), np.empty(size.shape)
         origin = np.empty(size.shape, dtype=np.int8)
@@ -302,22 +303,23 @@ class CollectiveCurve:
         origin[outside | beyond_scales] = Origin.extrapolated
         return origin, spread
 
-    def nearest_points(
-        self, message_bytes: float, n_ranks: int, count: int = 4
-    ) -> list[dict[str, Any]]:
-        """The measured points nearest in log(size) and log(ranks), for `seer explain`.
+    def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
+        """The measured points nearest in log(size) and log(ranks) to a row of a work table.
 
-        Each is a mapping of n_ranks, n_nodes, message_bytes, time_s, series.
+        Each is a mapping of shape (n_ranks, n_nodes, message_bytes), time_s and source (series).
         """
+        message_bytes, n_ranks = float(row["message_bytes"]), int(row["group_ranks"])
         points = [
             (
                 abs(np.log(size / message_bytes)) + abs(np.log(scale.n_ranks / n_ranks)),
                 {
-                    "n_ranks": scale.n_ranks,
-                    "n_nodes": scale.n_nodes,
-                    "message_bytes": float(size),
+                    "shape": {
+                        "n_ranks": scale.n_ranks,
+                        "n_nodes": scale.n_nodes,
+                        "message_bytes": float(size),
+                    },
                     "time_s": float(time),
-                    "series": list(scale.series),
+                    "source": ", ".join(scale.series),
                 },
             )
             for scale in self.scales

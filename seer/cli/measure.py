@@ -25,6 +25,13 @@ class Where(StrEnum):
     cuda = "cuda"
 
 
+class Clock(StrEnum):
+    """What a time is."""
+
+    wall = "wall"
+    busy = "busy"
+
+
 FolderOption = Annotated[
     str, typer.Option("--output", "-o", metavar="DIR", help="Folder of the results; resumed.")
 ]
@@ -41,6 +48,10 @@ ThreadsOption = Annotated[int, typer.Option("--threads", help="CPU threads per r
 ProcessesOption = Annotated[
     int | None,
     typer.Option("--processes", help="Ranks at once; default: those of the job.", min=1),
+]
+ClockOption = Annotated[
+    Clock,
+    typer.Option("--clock", help="busy: only while the process runs (a CPU that others use too)."),
 ]
 RotationOption = Annotated[
     float | None,
@@ -63,6 +74,7 @@ def measure(
     threads: ThreadsOption = 1,
     processes: ProcessesOption = None,
     rotation: RotationOption = None,
+    clock: ClockOption = Clock.wall,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -83,7 +95,10 @@ def measure(
     speaker, folder = Output(quiet), Path(output)
     rotation_bytes = (rotation or ROTATION_MIB[device.value]) * 2**20
     record = Record(machine.device_name(device.value), machine.software(device.value))
-    record.conditions = machine.conditions(device.value, processes or 1, threads, rotation_bytes)
+    busy = clock is Clock.busy and device is Where.cpu
+    record.conditions = machine.conditions(
+        device.value, processes or 1, threads, rotation_bytes, busy
+    )
     _make(folder)
     _write_cluster(folder, record, device.value)
     jobs = [_job(name, set_, folder) for name in for_ or ()]
@@ -99,7 +114,7 @@ def measure(
         record.conditions["load_after"] = machine.load()
         _write(folder / "measurements.json", record.to_json())
 
-    with Team(ranks, device.value, threads, rotation_bytes) as team:
+    with Team(ranks, device.value, threads, rotation_bytes, busy) as team:
         if device is Where.cuda:
             from seer.measure.clock import settle
 

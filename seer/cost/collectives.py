@@ -89,17 +89,21 @@ class Lender:
     part: float = 1.0
 
 
+Note = tuple[str, str]
+"""What was derived or assumed, and which group it concerns."""
+
+
 class Priced(NamedTuple):
-    """An estimate, the curve behind it (-1 none) and what to say about it ("" nothing)."""
+    """An estimate, the curve behind it (-1 none) and what to say about it ("" nothing), of whom."""
 
     estimate: Estimate
     curve: int
-    note: str = ""
+    note: Note = ("", "")
 
 
 def price_communication(
     work: WorkTable, rows: NDArray[np.intp], calibration: Calibration, cluster: Cluster
-) -> tuple[Estimate, NDArray[np.int32], tuple[str, ...]]:
+) -> tuple[Estimate, NDArray[np.int32], tuple[Note, ...]]:
     """Price the communication among the rows of a work table.
 
     Parameters
@@ -112,21 +116,21 @@ def price_communication(
 
     Returns
     -------
-    Estimate of length n, index into `calibration.curves` of the curve used (int32[n], -1 none), and
-    notes about rows that were derived or assumed. Raises UsageError for a row that is no
-    communication, or whose group cannot exist (fewer than two ranks).
+    Estimate of length n, index into `calibration.curves` of the curve used (int32[n], -1 none),
+    and notes (what, whom) about rows that were derived or assumed. Raises UsageError for a row that
+    is no communication, or whose group cannot exist (fewer than two ranks).
     """
     time, spread = np.empty(len(rows)), np.empty(len(rows))
     origin = np.empty(len(rows), dtype=np.int8)
     curve = np.full(len(rows), -1, dtype=np.int32)
-    notes: dict[str, None] = {}
+    notes: dict[Note, None] = {}
     for key, at in _equal_groups(work, rows).items():
         group = _group(work, rows, key, at, cluster)
         priced = _price(group, calibration, cluster)
         time[at] = np.maximum(priced.estimate.time_s, bound_s(group, cluster))
         origin[at], spread[at] = priced.estimate.origin, priced.estimate.spread
         curve[at] = priced.curve
-        if priced.note:
+        if priced.note[0]:
             notes[priced.note] = None
     return Estimate(time, origin, spread), curve, tuple(notes)
 
@@ -235,8 +239,7 @@ def _half_all_reduce(group: Group, calibration: Calibration, cluster: Cluster) -
     both = replace(group, collective="all_reduce")
     whole = _price(both, calibration, cluster)
     time = 0.5 * np.maximum(whole.estimate.time_s, bound_s(both, cluster))
-    note = f"{_words(group)}: half the all_reduce of the same buffer"
-    note += f" ({whole.note})" if whole.note else ""
+    note = "half the all-reduce of the same buffer", _words(group)
     if whole.curve < 0:
         return Priced(replace(whole.estimate, time_s=time), -1, note)
     return Priced(_as_derived(time, whole.estimate.spread), whole.curve, note)
@@ -251,7 +254,7 @@ def _derived(group: Group, calibration: Calibration, cluster: Cluster) -> Priced
     curve = chain[0].curve
     lent = _time_of(ideal, group, chain)
     time = lent.time_s + _more_hops_s(group, curve, cluster)
-    note = f"{_words(group)}: by the efficiency of {curve.collective} on {curve.fabric}"
+    note = f"by the efficiency of {curve.collective} on {curve.fabric}", _words(group)
     return Priced(_as_derived(time, lent.spread), chain[0].index, note)
 
 
@@ -259,7 +262,7 @@ def _assumed(group: Group, ideal_s: Floats, cluster: Cluster) -> Priced:
     tier = cluster.nvlink if group.n_nodes == 1 else cluster.network
     origin = np.full(len(ideal_s), Origin.assumed, dtype=np.int8)
     estimate = Estimate(ideal_s + tier.latency_s, origin, np.full(len(ideal_s), ASSUMED_SPREAD))
-    return Priced(estimate, -1, f"{_words(group)}: nothing measured, latency + bytes / bandwidth")
+    return Priced(estimate, -1, ("nothing measured, latency + bytes / bandwidth", _words(group)))
 
 
 def _as_derived(time_s: Floats, spread: Floats) -> Estimate:
@@ -269,7 +272,8 @@ def _as_derived(time_s: Floats, spread: Floats) -> Estimate:
 
 
 def _words(group: Group) -> str:
-    return f"{group.collective} of {group.n_ranks} ranks on {group.n_nodes} node(s)"
+    nodes = f"{group.n_nodes} nodes" if group.n_nodes > 1 else "1 node"
+    return f"{group.collective} of {group.n_ranks} ranks on {nodes}"
 
 
 # ---- equal ideal times ----------------------------------------------------------------------

@@ -76,7 +76,7 @@ def _price_communication(
         estimate, curve, notes = price_communication(work, rows, calibration, cluster)
         sheet.fill(rows, estimate, curve)
         for note in notes:
-            sheet.note(note)
+            sheet.note(*note)
 
 
 def _hold_bound(work: WorkTable, cluster: Cluster, sheet: Sheet, priced: NDArray[np.bool_]) -> None:

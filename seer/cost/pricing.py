@@ -46,7 +46,8 @@ class Sheet:
     origin: NDArray[np.int8]
     spread: NDArray[np.float64]
     curve: NDArray[np.int32]
-    notes: list[str] = field(default_factory=list)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    """What was assumed or substituted, and for whom."""
 
     @staticmethod
     def blank(rows: int) -> Sheet:
@@ -71,11 +72,15 @@ class Sheet:
         self.spread[rows] = estimate.spread
         self.curve[rows] = curve
 
-    def note(self, text: str) -> None:
-        """Say something once."""
-        if text not in self.notes:
-            self.notes.append(text)
+    def note(self, text: str, who: str = "") -> None:
+        """Say something once, with everybody it concerns."""
+        concerned = self.notes.setdefault(text, [])
+        if who and who not in concerned:
+            concerned.append(who)
 
     def done(self) -> Pricing:
         """The finished pricing."""
-        return Pricing(self.time_s, self.origin, self.spread, self.curve, tuple(self.notes))
+        notes = tuple(
+            f"{text}: {', '.join(who)}" if who else text for text, who in self.notes.items()
+        )
+        return Pricing(self.time_s, self.origin, self.spread, self.curve, notes)

@@ -73,7 +73,8 @@ def _price(
         if stand_in is not None:
             index, curve = stand_in
             sheet.fill(rows, curve.evaluate(stated), index, Origin.derived)
-            sheet.note(f"{name} {train_pass} was not measured: priced at the throughput of {other}")
+            text = "not measured, priced at the throughput of another kernel"
+            sheet.note(text, f"{name} {train_pass} ({other})")
             return
     generic = _best(curves, GENERIC, "forward")
     if generic is None:
@@ -82,7 +83,7 @@ def _price(
     index, curve = generic
     sheet.fill(rows, curve.evaluate(stated), index, Origin.derived)
     what = f"{name or 'a memory-bound operator'} {train_pass}"
-    sheet.note(f"{what} was not measured: stated traffic over the throughput of streaming kernels")
+    sheet.note("not measured, stated traffic over the throughput of streaming kernels", what)
 
 
 def _best(

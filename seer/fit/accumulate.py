@@ -31,11 +31,12 @@ def fit_accumulate(
         columns = (table[c] for c in ("train_pass", "m", "n", "k"))
         for (passes, m, n, k), time_s in zip(zip(*columns, strict=True), table.time_s, strict=True):
             times.setdefault((str(passes), int(m), int(n), int(k)), float(time_s))
-    shares = []
+    shares, shapes = [], []
     for (passes, m, n, k), time_s in times.items():
         plain = [times.get(("forward", k, m, n)), times.get(("dgrad", k, n, m))]
         if passes == "wgrad" and plain[0] and plain[1]:
             extra = time_s - (plain[0] + plain[1]) / 2
+            shapes.append((m, n, k))
             shares.append(extra * hbm_bytes_per_s / (ACCUMULATE_BYTES * m * n))
     if len(shares) < FEWEST_SHAPES:
         return None
@@ -47,6 +48,10 @@ def fit_accumulate(
         date=date,
         form="median share of the extra traffic",
         points=len(shares),
+        domain={
+            name: (float(min(sizes)), float(max(sizes)))
+            for name, sizes in zip("mnk", zip(*shapes, strict=True), strict=True)
+        },
         error={"quartiles": [round(float(low), 4), round(float(high), 4)], "n": len(shares)},
         notes=(f"measured on {measured_on}, nominal {hbm_bytes_per_s / 1e9:.0f} GB/s",),
     )

@@ -28,32 +28,40 @@ _AHEAD_CYCLES = 2_000_000
 loop is limited by kernels and not by the host that launches them."""
 
 
-def calls_per_sample(calls: Sequence[Call], device: str) -> int:
+def calls_per_sample(calls: Sequence[Call], device: str, busy: bool = False) -> int:
     """How many calls make a sample, from a few timed ones that also warm up."""
     for call in itertools.islice(itertools.cycle(calls), WARM_UP_CALLS):
         call()
-    once = timed(calls, device, 1)
-    more = timed(calls, device, min(64, max(1, int(0.2 * SAMPLE_S[device] / max(once, 1e-7)))))
-    return max(1, round(SAMPLE_S[device] / max(more, 1e-7)))
+    once = timed(calls, device, 1, busy)
+    short = min(64, max(1, int(0.2 * SAMPLE_S[device] / max(once, 1e-7))))
+    once = timed(calls, device, short, busy) if short > 1 else once
+    return max(1, round(SAMPLE_S[device] / max(once, 1e-7)))
 
 
-def timed(calls: Sequence[Call], device: str, count: int) -> float:
-    """Seconds per call over a loop of `count` calls, the copies in turn."""
+def timed(calls: Sequence[Call], device: str, count: int, busy: bool = False) -> float:
+    """Seconds per call over a loop of `count` calls, the copies in turn.
+
+    `busy` counts, on a CPU, the time that this process ran (all its threads), divided by the
+    threads of PyTorch: what remains when others take the cores for a while.
+    """
     order = list(itertools.islice(itertools.cycle(calls), count))
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _timed_on_gpu(order) if device == "cuda" else _timed_on_cpu(order)
+        return _timed_on_gpu(order) if device == "cuda" else _timed_on_cpu(order, busy)
     finally:
         if collecting:
             gc.enable()
 
 
-def _timed_on_cpu(order: Sequence[Call]) -> float:
-    started = time.perf_counter()
+def _timed_on_cpu(order: Sequence[Call], busy: bool) -> float:
+    import torch
+
+    now = time.process_time if busy else time.perf_counter
+    started = now()
     for call in order:
         call()
-    return (time.perf_counter() - started) / len(order)
+    return (now() - started) / len(order) / (torch.get_num_threads() if busy else 1)
 
 
 def _timed_on_gpu(order: Sequence[Call]) -> float:

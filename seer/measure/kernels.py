@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from seer.measure.items import Item
@@ -170,7 +172,7 @@ def _memory(item: Item, device: str) -> Make:
         if instead is not None:
             return instead
         out = function(*inputs)
-        gradient = torch.ones_like(out) if out.dim() == 0 else torch.randn_like(out)
+        gradient = torch.ones_like(out) if out.dim() == 0 else out.detach().clone()
         wanted = [tensor for tensor in inputs if tensor.requires_grad]
         return lambda: torch.autograd.grad(out, wanted, gradient, retain_graph=True)
 
@@ -316,9 +318,10 @@ def _optimizer(item: Item, device: str) -> Make:
 
     def make() -> Call:
         # fp32 weights and moments, as in a plain step and in mixed precision with master weights
-        weights = [torch.randn(each, device=device).requires_grad_() for _ in range(count)]
+        new = _tensors(replace(item, dtype="fp32"), device)
+        weights = [new(each).requires_grad_() for _ in range(count)]
         for weight in weights:
-            weight.grad = torch.randn_like(weight)
+            weight.grad = new(each)
         optimizer = torch.optim.AdamW(weights, foreach=True)
         return lambda: optimizer.step()
 
@@ -332,12 +335,32 @@ def _rows_cols(item: Item) -> tuple[int, int]:
     return int(item.size["rows"]), int(item.size["cols"])
 
 
+_POOL_ELEMENTS = 2**24
+
+
+@cache
+def _pool(device: str) -> Any:
+    """Random numbers to copy from: drawing them anew for every operand takes longer than to time
+    it."""
+    import torch
+
+    return torch.randn(_POOL_ELEMENTS, device=device)
+
+
 def _tensors(item: Item, device: str) -> Callable[..., Any]:
     """Random normal tensors: zeros would spare a GPU its power."""
     import torch
 
-    dtype = getattr(torch, DTYPES[item.dtype])
-    return lambda *shape: torch.randn(*shape, device=device).to(dtype)
+    dtype, pool = getattr(torch, DTYPES[item.dtype]), _pool(device)
+
+    def new(*shape: int) -> Any:
+        out = torch.empty(math.prod(shape), device=device, dtype=dtype)
+        for start in range(0, len(out), _POOL_ELEMENTS):
+            part = out[start : start + _POOL_ELEMENTS]
+            part.copy_(pool[: len(part)])
+        return out.view(shape)
+
+    return new
 
 
 _MAKERS: Mapping[str, Callable[[Item, str], Make]] = {

@@ -86,12 +86,15 @@ def memory_bytes(device: str) -> float:
         return 2.0**34
 
 
-def conditions(device: str, processes: int, threads: int, rotation_bytes: float) -> dict[str, Any]:
+def conditions(
+    device: str, processes: int, threads: int, rotation_bytes: float, busy: bool = False
+) -> dict[str, Any]:
     """How it is measured, as far as it is known before the first time is taken."""
     environment = {k: v for k, v in sorted(os.environ.items()) if k.startswith(ALLOCATOR)}
     known: dict[str, Any] = {
         "processes": processes,
         "threads": threads if device == "cpu" else 0,
+        "clock": "busy" if busy else "wall",
         "environment": environment,
         "rotation_bytes": rotation_bytes,
         "fabric": FABRIC[device],

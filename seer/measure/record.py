@@ -11,7 +11,7 @@ from seer.measure.items import Item, item_from_json
 
 SCHEMA = "seer.measurements/1"
 
-FIXED = ("processes", "threads", "environment", "rotation_bytes")
+FIXED = ("processes", "threads", "clock", "environment", "rotation_bytes")
 """Conditions that must not change within one file."""
 
 
@@ -68,6 +68,7 @@ class Record:
             "schema": SCHEMA,
             "device": self.device,
             "software": self.software,
+            "source": f"seer measure, {self.software.split(',')[0]}",
             "conditions": dict(self.conditions),
             "measurements": [
                 {**item.to_json(), "times_s": [float(f"{t:.6g}") for t in times]}

@@ -16,6 +16,9 @@ from seer.measure.record import Record
 ROUNDS = 4
 """Visits to each item."""
 
+FEWEST_PER_VISIT = 3
+"""Preparing an item costs about as much as timing it three times."""
+
 SAVE_EVERY_S = 5.0
 
 Progress = Callable[[int, int, str], None]
@@ -45,7 +48,7 @@ def measure(
     budget_s: float = float("inf"),
     save: Callable[[Record], None] | None = None,
     progress: Progress | None = None,
-    between: Callable[[int], None] | None = None,
+    between: Callable[[int, int], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Fill the record with `repeats` times of every item; what it holds already is kept.
@@ -58,8 +61,8 @@ def measure(
         Called every few seconds and at the end, also when it ends by an exception (Ctrl-C).
     progress : function (done, total, what)
         In visits to items.
-    between : function of the round's number
-        Called after each round: other measurements that should alternate with these.
+    between : function (done, total)
+        Called after each visit to an item: other measurements that should alternate with these.
 
     Returns
     -------
@@ -67,6 +70,7 @@ def measure(
     """
     started = saved = clock()
     wanted = [item for item in items if record.missing(item, repeats)]
+    rounds = max(1, min(rounds, repeats // FEWEST_PER_VISIT))
     total = rounds * len(wanted)
     try:
         for number in range(rounds):
@@ -86,8 +90,8 @@ def measure(
                 if save and clock() - saved > SAVE_EVERY_S:
                     save(record)
                     saved = clock()
-            if between:
-                between(number)
+                if between:
+                    between(number * len(wanted) + at + 1, total)
     finally:
         if save:
             save(record)

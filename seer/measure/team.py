@@ -34,10 +34,19 @@ class Team:
         Threads of a process on a CPU.
     rotation_bytes : float
         See `kernels.calls_of`.
+    busy : bool
+        See `clock.timed`; collectives are always timed by the wall.
     """
 
-    def __init__(self, processes: int, device: str, threads: int, rotation_bytes: float) -> None:
-        self.processes, self.device = processes, device
+    def __init__(
+        self,
+        processes: int,
+        device: str,
+        threads: int,
+        rotation_bytes: float,
+        busy: bool = False,
+    ) -> None:
+        self.processes, self.device, self.busy = processes, device, busy
         self.threads, self.rotation_bytes = threads, rotation_bytes
         self._helpers: list[Any] = []
 
@@ -85,7 +94,7 @@ class Team:
     def sample(self, item: Item, count: int) -> list[float]:
         """`count` times or a few more, pooled over the processes; seconds of one call."""
         each = -(-count // self.processes)
-        arguments = (item, each, self.device, self.rotation_bytes)
+        arguments = (item, each, self.device, self.rotation_bytes, self.busy)
         return [t for times in self.call(sample_item, *arguments) for t in times]
 
     def _broadcast(self, task: Any) -> None:
@@ -102,24 +111,35 @@ class Team:
 # ---- in every process -----------------------------------------------------------------------
 
 
-def sample_item(item: Item, count: int, device: str, rotation_bytes: float) -> list[float]:
+def sample_item(
+    item: Item, count: int, device: str, rotation_bytes: float, busy: bool = False
+) -> list[float]:
     """Times of one item in this process; all processes of a team call it together."""
+    is_collective = item.kind in COLLECTIVE_NAMES
     try:
-        calls = (
-            collective_calls(item, device)
-            if item.kind in COLLECTIVE_NAMES
-            else kernels.calls_of(item, device, rotation_bytes)
-        )
+        if is_collective:
+            calls, busy = collective_calls(item, device), False
+        else:
+            calls = kernels.calls_of(item, device, rotation_bytes)
         together(None)
-        loops = clock.calls_per_sample(calls, device)
+        loops = _loops(calls, device, busy, is_collective)
     except RuntimeError as error:
         raise NotMeasurable(str(error).splitlines()[0]) from None
     loops = together(loops)
     times = []
     for _ in range(count):
         together(None)
-        times.append(clock.timed(calls, device, loops))
+        times.append(clock.timed(calls, device, loops, busy))
     return times
+
+
+def _loops(calls: list[Callable[[], Any]], device: str, busy: bool, is_collective: bool) -> int:
+    """Calls per sample; ranks of a collective must make equally many calls while finding out."""
+    if not is_collective:
+        return clock.calls_per_sample(calls, device, busy)
+    clock.timed(calls, device, clock.WARM_UP_CALLS)
+    once = clock.timed(calls, device, clock.WARM_UP_CALLS)
+    return max(1, round(clock.SAMPLE_S[device] / max(once, 1e-7)))
 
 
 def together(value: Any) -> Any:

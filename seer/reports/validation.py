@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from seer.validate import Score, ValidationReport
+from seer.validate import Score, ScoredRun, ValidationReport
 
 SCHEMA = "seer.validate/1"
 
@@ -103,16 +105,14 @@ def to_markdown(report: ValidationReport, command: str) -> str:
     lines = [
         "# Accuracy, as measured",
         "",
-        f"Made by `{command}`; level **{report.level}** (operator curves alone: no factor fitted on "
-        "any run). Errors are of the iteration time; bias is signed, positive where the forecast "
-        "is too slow. The trivial predictor (median utilisation per GPU) scores 16 / 9 / 13 % "
-        "(mean / median / mean over groups) on these rows.",
+        f"Made by `{command}`; level **{report.level}** (operator curves alone: no factor fitted "
+        "on any run). Errors are of the iteration time; bias is signed, positive where the "
+        "forecast is too slow.",
         "",
         "| group | rows | mean | median | p90 | bias | inside 90 % interval | rank correlation |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for s in (*report.groups, *report.overall):
-        lines.append("| " + " | ".join(_cells(s)) + " |")
+    lines += ["| " + " | ".join(_cells(s)) + " |" for s in (*report.groups, *report.overall)]
     lines += ["", f"Mean over groups: {report.overall[-1].macro_ape:.1%}.", ""]
     lines += ["## Does the error grow with scale?", ""]
     lines += _trends(report)
@@ -137,13 +137,13 @@ def to_markdown(report: ValidationReport, command: str) -> str:
 def _trends(report: ValidationReport) -> list[str]:
     """Mean signed and absolute error by GPUs, stages and micro-batches."""
     lines = ["| by | range | rows | mean error | bias |", "|---|---|---:|---:|---:|"]
-    keys = (
+    keys: tuple[tuple[str, Callable[[ScoredRun], int], tuple[int, ...]], ...] = (
         ("GPUs", lambda r: r.run.job.gpus, (1, 65, 257, 513, 2049, 10**9)),
         ("pipeline stages", lambda r: r.run.job.parallelism.pp, (1, 2, 9, 17, 33, 10**9)),
         ("micro-batches", lambda r: r.run.job.micro_batches, (1, 9, 33, 129, 10**9)),
     )
     for label, key, edges in keys:
-        for low, high in zip(edges[:-1], edges[1:], strict=True):
+        for low, high in itertools.pairwise(edges):
             errors = [r.error for r in report.rows if low <= key(r) < high]
             if not errors:
                 continue

@@ -69,8 +69,9 @@ class Logical:
 
     def issue(self, stage: int, name: str, operators: NDArray[np.integer]) -> None:
         """Append operators to a stream, in order."""
-        operators = np.asarray(operators, np.int64)
-        self.issues.append((np.full(len(operators), self.stream(stage, name)), operators))
+        entries = np.asarray(operators, np.int64)
+        stream = np.full(len(entries), self.stream(stage, name), np.int64)
+        self.issues.append((stream, entries))
 
     def connect(self, before: NDArray[np.integer], after: NDArray[np.integer]) -> None:
         """Add edges, one for each pair."""

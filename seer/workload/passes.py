@@ -319,7 +319,7 @@ def _has_weight(op: TemplateOperator, values: Mapping[str, float]) -> bool:
 
 
 def _shape(
-    kind: OperatorKind, values: Mapping[str, float], passes: Pass, dtype_bytes: int
+    kind: OperatorKind, values: Mapping[str, float], passes: Pass, dtype_bytes: float
 ) -> dict[str, Any]:
     """Shape columns, flop and bytes of a compute operator in a pass."""
     m, n, k = (int(values.get(c, 0)) for c in ("m", "n", "k"))

@@ -1,0 +1,122 @@
+"""What every door shares: foreign settings read by name, with an account of those not used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from seer.errors import UsageError
+
+MAX_TOLD = 40
+"""Unused settings that are named in a note; more are counted."""
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A configuration of another tool as a job that may lack what that tool does not say.
+
+    Attributes
+    ----------
+    kind : str
+        "Megatron-LM flags", ...
+    job : dict
+        The keys of a job spec that follow; cluster, and often gpus, are missing.
+    notes : tuple of str
+        What was assumed, and which settings had no effect.
+    """
+
+    kind: str
+    job: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def unused_note(names: Sequence[str]) -> str:
+    """One sentence for the settings that had no effect on the forecast; empty for none."""
+    if not names:
+        return ""
+    told = ", ".join(names[:MAX_TOLD])
+    more = f" and {len(names) - MAX_TOLD} more" if len(names) > MAX_TOLD else ""
+    return f"settings without effect on the forecast: {told}{more}"
+
+
+@dataclass
+class Arguments:
+    """Foreign settings by name.
+
+    `spelled` says how the tool writes a name, for messages. A value may be a number, a text, a
+    list of texts (the words behind a flag) or True.
+    """
+
+    values: Mapping[str, Any]
+    where: str
+    spelled: Callable[[str], str] = str
+    used: set[str] = field(default_factory=set)
+
+    def get(self, *names: str) -> Any:
+        """The first of `names` that is set, or None; a list of one word is that word."""
+        found = None
+        for name in names:
+            if name in self.values:
+                self.used.add(name)
+                if found is None:
+                    found = self.values[name]
+        if isinstance(found, list) and len(found) == 1 and not isinstance(found[0], (list, dict)):
+            return found[0]
+        return found
+
+    def switch(self, *names: str) -> bool:
+        """Whether a switch is on."""
+        value = self.get(*names)
+        return value not in (None, False, [], "", 0, "false", "False", "0")
+
+    def text(self, *names: str) -> str:
+        """A word, or nothing."""
+        value = self.get(*names)
+        return "" if value is None or isinstance(value, (bool, list, dict)) else str(value)
+
+    def count(self, *names: str, default: int | None = None, least: int = 0) -> int | None:
+        """A whole number; raises UsageError for anything else."""
+        value = self.get(*names)
+        if value is None:
+            return default
+        if isinstance(value, str) and value.strip().lstrip("-").isdigit() and len(value) < 20:
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**12:
+            raise self.fault(names, value, f"a whole number from {least} is expected")
+        return value
+
+    def whole(self, *names: str, default: int, least: int = 0) -> int:
+        """A whole number with a default."""
+        value = self.count(*names, least=least)
+        return default if value is None else value
+
+    def needed(self, *names: str, least: int = 1) -> int:
+        """A whole number that must be there."""
+        value = self.count(*names, least=least)
+        if value is None:
+            what = f"{self.spelled(names[0])} is missing"
+            raise UsageError(what, where=self.where, hint="a job needs it; see `seer list models`")
+        return value
+
+    def words(self, *names: str) -> list[str]:
+        """A list of words: `a b`, `[a, b]` or "a,b"."""
+        value = self.get(*names)
+        if value is None or isinstance(value, (bool, dict)):
+            return []
+        items = value if isinstance(value, list) else str(value).strip("[]() ").split(",")
+        return [str(item).strip() for item in items if str(item).strip()]
+
+    def fault(self, names: Sequence[str], value: Any, why: str) -> UsageError:
+        """The error of a setting whose value cannot be meant."""
+        shown = json.dumps(value, default=str)[:80]
+        name = self.spelled(next((n for n in names if n in self.values), names[0]))
+        empty = value in ([], True, "")
+        what = f"{name} has no value" if empty else f"{name} cannot be {shown}"
+        hint = "a variable that the script does not set is empty" if empty else ""
+        return UsageError(what, where=self.where, why=why, hint=hint)
+
+    def unused(self) -> list[str]:
+        """The settings that nobody asked for, as the tool spells them."""
+        return sorted(self.spelled(name) for name in self.values if name not in self.used)

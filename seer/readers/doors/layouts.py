@@ -1,0 +1,59 @@
+"""Megatron's small languages: patterns of layers (`([0]*3+[1]*58)`) and pipeline layouts."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from seer.readers.doors.arguments import Arguments
+
+MAX_LAYERS = 100_000
+
+
+def repeated(text: str, args: Arguments, name: str) -> list[int]:
+    """The numbers of a pattern: `([0]*3+[1]*58)`, `[0, 1, 1]`, `0 1 1` or `2`."""
+    found: list[int] = []
+    compact = text.strip().strip("\"'")
+    pieces = re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d{1,6}))?|(\d+)", compact)
+    if not pieces or re.sub(r"[\[\]\d,\s()+*]", "", compact):
+        raise args.fault((name,), text, "a pattern such as ([0]*3+[1]*58) is expected")
+    for items, times, single in pieces:
+        numbers = [int(single)] if single else [int(n) for n in re.findall(r"\d+", items)]
+        found += numbers * int(times or 1)
+        if len(found) > MAX_LAYERS:
+            raise args.fault((name,), text, f"more than {MAX_LAYERS} layers")
+    return found
+
+
+def layout_layers(layout: Any, args: Arguments) -> list[int]:
+    """Decoder layers of each virtual stage of a pipeline layout.
+
+    A layout is text, `Et*4|t*4|(tt|)*29,m|L` (E embedding, t layer, m multi-token prediction, L
+    loss), or a list of stages, each a list of names: megatron/core/transformer/
+    pipeline_parallel_layer_layout.py.
+    """
+    name = "pipeline_model_parallel_layout"
+    if isinstance(layout, list):
+        stages = [stage if isinstance(stage, list) else [stage] for stage in layout]
+        return [sum(str(kind) in ("decoder", "t") for kind in stage) for stage in stages]
+    text = re.sub(r"[\s,]", "", str(layout)).strip("\"'")
+    while group := re.search(r"\(([^()]*)\)\*(\d{1,6})", text):
+        text = text[: group.start()] + group[1] * int(group[2]) + text[group.end() :]
+        if len(text) > MAX_LAYERS:
+            raise args.fault((name,), layout, "it grows without end")
+    text = re.sub(r"([A-Za-z])\*(\d{1,6})", lambda m: m[1] * min(int(m[2]), MAX_LAYERS), text)
+    if len(text) > MAX_LAYERS or re.sub(r"[EtmL|]", "", text):
+        raise args.fault((name,), layout, "a layout such as Ettt|tt|ttL is expected")
+    return [stage.count("t") for stage in text.split("|")]
+
+
+def layout_text(layers: list[int], mtp_layers: int) -> str:
+    """The layout that puts `layers` decoder layers on each virtual stage.
+
+    >>> layout_text([3, 4, 4, 2], 1)
+    'Et*3|t*4|t*4|t*2mL'
+    """
+    stages = [f"t*{n}" if n > 1 else "t" * n for n in layers]
+    stages[0] = "E" + stages[0]
+    stages[-1] += "m" * mtp_layers + "L"
+    return "|".join(stages)

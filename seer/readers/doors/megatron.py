@@ -1,0 +1,196 @@
+"""Megatron arguments -> a job: parallelism, training and what they say of the framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seer.readers import shipped
+from seer.readers.doors.arguments import Arguments
+from seer.readers.doors.layouts import layout_layers
+from seer.readers.doors.megatron_model import megatron_model
+from seer.readers.files import read_structured
+
+FRAMEWORK = "megatron-core"
+MODULES = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts")
+_FP8 = {"mxfp8": "mxfp8", "blockwise": "fp8-block"}
+_CP_COMM = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather", "all_gather": "all_gather"}
+
+
+def megatron_job(args: Arguments, gpus: int | None, notes: list[str]) -> dict[str, Any]:
+    """The job mapping of Megatron arguments; `gpus` is the world size when it is known."""
+    plan = _parallelism(args, notes)
+    model = megatron_model(args, plan["tp"])
+    stages = plan["pp"] * plan["vpp"]
+    layers = _stage_layers(args, model["layers"], stages)
+    if layers:
+        plan["layers_per_stage"] = layers
+    job: dict[str, Any] = {
+        "model": model,
+        "training": _training(args, notes),
+        "parallelism": plan,
+        "framework": _framework(args),
+    }
+    if gpus:
+        job["gpus"] = gpus
+        _default_batch(job, gpus, notes)
+    return job
+
+
+def _parallelism(args: Arguments, notes: list[str]) -> dict[str, Any]:
+    tp = args.whole("tensor_model_parallel_size", default=1, least=1)
+    pp = args.whole("pipeline_model_parallel_size", default=1, least=1)
+    plan: dict[str, Any] = {
+        "tp": tp,
+        "pp": pp,
+        "cp": args.whole("context_parallel_size", default=1, least=1),
+        "vpp": _virtual_stages(args, pp),
+        "sequence_parallel": args.switch("sequence_parallel") and tp > 1,
+        "zero": _zero(args),
+    }
+    if args.whole("num_experts", "num_moe_experts", default=0):
+        plan["ep"] = args.whole("expert_model_parallel_size", default=1, least=1)
+        plan["etp"] = args.whole("expert_tensor_parallel_size", default=0)
+    word = next(iter(args.words("cp_comm_type")), "p2p")
+    plan["cp_comm"] = _CP_COMM.get(word, "p2p")
+    if word not in _CP_COMM:
+        notes.append(f"context-parallel communication {word!r} is forecast as p2p")
+    return plan
+
+
+def _virtual_stages(args: Arguments, pp: int) -> int:
+    ranks = args.count(
+        "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size", least=1
+    )
+    layers = args.count("num_layers_per_virtual_pipeline_stage", least=1)
+    layout = args.get("pipeline_model_parallel_layout")
+    if pp == 1:
+        return 1
+    if layout:
+        return max(1, len(layout_layers(layout, args)) // pp)
+    if layers:
+        return max(1, args.needed("num_layers") // (pp * layers))
+    return ranks or 1
+
+
+def _zero(args: Arguments) -> int:
+    fsdp = args.switch("use_megatron_fsdp", "use_custom_fsdp", "use_torch_fsdp2")
+    strategy = args.text("data_parallel_sharding_strategy")
+    distributed = args.switch("use_distributed_optimizer")
+    if fsdp:
+        return {"no_shard": 0, "optim": 1, "optim_grads": 2}.get(strategy, 3)
+    return 1 if distributed else 0
+
+
+def _stage_layers(args: Arguments, layers: int, stages: int) -> list[int]:
+    """Layers per virtual stage where they are not an even split."""
+    layout = args.get("pipeline_model_parallel_layout")
+    if layout and stages > 1:
+        return layout_layers(layout, args)
+    first = args.count("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
+    last = args.count("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
+    embedding = args.switch("account_for_embedding_in_pipeline_split")
+    loss = args.switch("account_for_loss_in_pipeline_split")
+    if stages == 1:
+        return []
+    if embedding or loss:
+        each = (layers + embedding + loss) // stages
+        return [each - embedding, *[each] * (stages - 2), each - loss]
+    if first is None and last is None:
+        return []
+    inner = layers - (first or 0) - (last or 0)
+    others = stages - (first is not None) - (last is not None)
+    each = inner // others if others else 0
+    middle = [each] * others
+    return [*([first] if first is not None else []), *middle, *([last] if last is not None else [])]
+
+
+def _training(args: Arguments, notes: list[str]) -> dict[str, Any]:
+    training: dict[str, Any] = {
+        "sequence_length": args.needed("seq_length"),
+        "micro_batch": args.whole("micro_batch_size", default=1, least=1),
+        "precision": _precision(args),
+    }
+    batch = args.count("global_batch_size", least=1)
+    if batch:
+        training["global_batch"] = batch
+    training |= _recompute(args, notes)
+    offload = []
+    if args.switch("optimizer_cpu_offload"):
+        offload.append("optimizer")
+    if args.switch("cpu_offloading", "fine_grained_activation_offloading"):
+        offload.append("activations")
+    if args.whole("cpu_offloading_num_layers", default=0) and "activations" not in offload:
+        offload.append("activations")
+    if offload:
+        training["offload"] = offload
+    args.get("moe_router_force_load_balancing")  # balanced routing is what is forecast
+    return training
+
+
+def _precision(args: Arguments) -> str:
+    recipe = args.text("fp8_recipe")
+    if args.switch("fp4", "fp4_format"):
+        args.get("fp4_recipe")
+        return "nvfp4"
+    if args.switch("fp8", "fp8_format"):
+        return _FP8.get(recipe, "fp8")
+    if args.switch("bf16"):
+        return "bf16"
+    return "fp16" if args.switch("fp16") else "fp32"
+
+
+def _recompute(args: Arguments, notes: list[str]) -> dict[str, Any]:
+    granularity = args.text("recompute_granularity")
+    if args.switch("recompute_activations"):
+        granularity = granularity or "selective"
+    modules = args.words("recompute_modules")
+    layers = args.count("recompute_num_layers")
+    method = args.text("recompute_method")
+    if granularity == "full":
+        if method == "block" and layers is not None:
+            notes.append(
+                f"full recomputation of {layers} layers per stage is forecast for all of them"
+            )
+        return {"recompute": "full"}
+    if granularity != "selective":
+        return {"recompute": "none"}
+    unknown = [name for name in modules if name not in MODULES]
+    if unknown:
+        notes.append(f"recomputation of {', '.join(unknown)} is not modelled")
+    known = [name for name in modules if name in MODULES]
+    return {"recompute": "selective" if known or not modules else "none"} | (
+        {"recompute_modules": known} if known else {}
+    )
+
+
+def _framework(args: Arguments) -> dict[str, Any]:
+    """The preset with what the flags switch; Megatron's defaults are off for each of them."""
+    preset: dict[str, Any] = read_structured(shipped.find("frameworks", FRAMEWORK))
+    dropout = [args.text(name) for name in ("attention_dropout", "hidden_dropout")]
+    switches: dict[str, Any] = {
+        "dp_overlap": args.switch("overlap_grad_reduce"),
+        "param_gather_overlap": args.switch("overlap_param_gather"),
+        "tp_overlap": "pipelined" if args.switch("tp_comm_overlap") else "dgrad",
+        "p2p": "blocking" if args.switch("no_overlap_p2p_communication") else "overlap",
+    }
+    fused = args.switch("cross_entropy_loss_fusion")
+    parameters = dict(preset["parameters"])
+    parameters["dropout"] = int(any(text not in ("0", "0.0", "0.") for text in dropout))
+    parameters["fused_loss"] = int(fused)
+    local = args.text("transformer_impl") == "local" and not args.switch("use_flash_attn")
+    unfused = args.text("attention_backend") in ("unfused", "local")
+    parameters["fused_attention"] = int(not local and not unfused)
+    switches["parameters"] = parameters
+    switches["variants"] = preset["variants"] if fused else {}
+    if args.switch("grad_reduce_in_bf16"):
+        switches["grad_reduce_bytes"] = preset["grad_reduce_bytes"] | {"bf16": 2}
+    return preset | switches
+
+
+def _default_batch(job: dict[str, Any], gpus: int, notes: list[str]) -> None:
+    """Megatron's default global batch: one micro-batch on every replica."""
+    plan, training = job["parallelism"], job["training"]
+    ranks = plan["tp"] * plan["cp"] * plan["pp"]
+    if "global_batch" not in training and gpus % ranks == 0:
+        training["global_batch"] = training["micro_batch"] * (gpus // ranks)
+        notes.append("global batch not stated: one micro-batch on every replica, as Megatron does")

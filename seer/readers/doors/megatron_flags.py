@@ -1,0 +1,139 @@
+"""Megatron-LM launch scripts and flags: text -> job. Scripts are read as data, never run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seer.errors import UsageError
+from seer.readers.doors.arguments import Arguments, Foreign, unused_note
+from seer.readers.doors.megatron import megatron_job
+from seer.readers.doors.shell import UNKNOWN, read_script
+from seer.readers.overrides import edit, parse_overrides
+
+_TELLING = re.compile(
+    r"--(num[-_]layers|hidden[-_]size|micro[-_]batch[-_]size|seq[-_]length|global[-_]batch[-_]size"
+    r"|tensor[-_]model[-_]parallel[-_]size|num[-_]attention[-_]heads)\b"
+)
+_LAUNCHER = (
+    "nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_endpoint",
+    "rdzv_backend", "rdzv_id", "max_restarts", "num_nodes", "num_gpus", "hostfile",
+)  # fmt: skip
+_NODES = re.compile(r"^#SBATCH\s+(?:--nodes[=\s]\s*|-N\s*)(\d{1,6})\b", re.MULTILINE)
+_PER_NODE = re.compile(
+    r"^#SBATCH\s+(?:--gpus-per-node[=\s]\s*(?:\w+:)?|--gres[=\s]\s*gpu:(?:\w+:)?"
+    r"|--ntasks-per-node[=\s]\s*)(\d{1,4})\b",
+    re.MULTILINE,
+)
+_DIRECTIVE = re.compile(r"^#\s*seer:\s*(\S.*?)\s*$", re.MULTILINE)
+
+
+def is_megatron(text: str) -> bool:
+    """Whether a text holds Megatron flags: at least two of the telling ones."""
+    return len({found.replace("_", "-") for found in _TELLING.findall(text)}) >= 2
+
+
+def megatron_from_words(words: Sequence[str], where: str, gpus: int | None = None) -> Foreign:
+    """The job of flags typed on a command line."""
+    return _foreign("Megatron-LM flags", list(words), where, gpus, [], {})
+
+
+def megatron_from_text(text: str, where: str, gpus: int | None = None) -> Foreign:
+    """The job of a launch script or a file of flags.
+
+    Lines `# seer: path=value` are edits of the job, for what Megatron has no flag for.
+    """
+    script = read_script(text, where)
+    words = _command(script.commands, script.variables)
+    given = parse_overrides(_DIRECTIVE.findall(text))
+    world = gpus or _slurm_gpus(text)
+    return _foreign("Megatron-LM launch script", words, where, world, script.notes, given)
+
+
+def _foreign(
+    kind: str,
+    words: list[str],
+    where: str,
+    gpus: int | None,
+    told: list[str],
+    given: Mapping[str, Any],
+) -> Foreign:
+    notes = list(told)
+    args = Arguments(flags_of(words, where), where, lambda name: "--" + name.replace("_", "-"))
+    world = _world_size(args)
+    for name in _LAUNCHER:
+        args.get(name)
+    directed = given.get("gpus")
+    job = megatron_job(args, directed if isinstance(directed, int) else gpus or world, notes)
+    note = unused_note(args.unused())
+    for path, value in given.items():
+        job = edit(job, path, value)
+    return Foreign(kind, job, tuple([*notes, *([note] if note else [])]))
+
+
+def flags_of(words: Sequence[str], where: str) -> dict[str, list[str]]:
+    """Flags and the words behind them; a flag without words has an empty list.
+
+    >>> flags_of(["torchrun", "--nnodes=2", "x.py", "--a-b", "1", "2", "--c"], "")
+    {'nnodes': ['2'], 'a_b': ['1', '2'], 'c': []}
+    """
+    flags: dict[str, list[str]] = {}
+    name = ""
+    for word in (piece for whole in words for piece in _pieces(whole)):
+        if re.match(r"--?[A-Za-z]", word) and word != "--":
+            name, equals, value = word.lstrip("-").partition("=")
+            name = name.replace("-", "_")
+            flags[name] = [value] if equals else []
+        elif name and UNKNOWN not in word and not word.endswith(".py"):
+            flags[name].append(word)
+        elif name and UNKNOWN in word:
+            if _TELLING.fullmatch("--" + name):
+                what = f"the value of --{name.replace('_', '-')} comes from a command"
+                why = "nothing in a script is executed"
+                raise UsageError(what, where=where, why=why, hint="write the number instead")
+            flags[name].append("unknown")
+    return flags
+
+
+def _pieces(word: str) -> list[str]:
+    """A quoted `"--flag value"` is two words; other words stay whole."""
+    return word.split() if word.startswith("--") else [word]
+
+
+def _command(commands: Sequence[list[str]], variables: Mapping[str, list[str]]) -> list[str]:
+    """The words of the training command: the one with the most telling flags.
+
+    Flags that stand alone (a file of flags) are taken together; options that only a variable
+    holds (a command that another tool runs) come from there.
+    """
+    bare = [word for words in commands if words[0].startswith("-") for word in words]
+    texts = [
+        [piece for value in values for piece in value.split()] for values in variables.values()
+    ]
+    candidates = [bare, *commands, *(_unquoted(words) for words in commands), *texts]
+    best = max(candidates, key=_telling, default=[])
+    return best if _telling(best) >= _telling(bare) else bare
+
+
+def _unquoted(words: Sequence[str]) -> list[str]:
+    """A command line that was handed over as one word: `srun bash -c "torchrun ..."`."""
+    return [piece for word in words for piece in word.split()]
+
+
+def _telling(words: Sequence[str]) -> int:
+    return sum(bool(_TELLING.match(word)) for word in words)
+
+
+def _world_size(args: Arguments) -> int | None:
+    """GPUs of a torchrun or DeepSpeed launcher."""
+    nodes = args.text("nnodes", "num_nodes").split(":")[-1]
+    each = args.text("nproc_per_node", "num_gpus")
+    if each.isdigit() and (nodes.isdigit() or not nodes):
+        return int(each) * int(nodes or 1)
+    return None
+
+
+def _slurm_gpus(text: str) -> int | None:
+    nodes, each = _NODES.search(text), _PER_NODE.search(text)
+    return int(nodes[1]) * int(each[1]) if nodes and each else None

@@ -1,0 +1,149 @@
+"""Megatron arguments -> a model. Names are those of Megatron's argument parser (`num_layers`)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from seer.errors import UsageError
+from seer.readers.doors.arguments import Arguments
+from seer.readers.doors.layouts import repeated
+
+_IGNORED = ("use_mcore_models", "group_query_attention", "rotary_base")
+
+
+def megatron_model(args: Arguments, tp: int) -> dict[str, Any]:
+    """The model spec of Megatron arguments.
+
+    Defaults are those of megatron/training/arguments.py and megatron/core/transformer/
+    transformer_config.py: four times the hidden size for the MLP (8/3 in steps of 64 when gated),
+    tied embeddings, layer norm, learned positions, a vocabulary padded to 128 x tp.
+    """
+    hidden, heads = args.needed("hidden_size"), args.needed("num_attention_heads")
+    activation = _activation(args)
+    gated = activation in ("swiglu", "geglu")
+    ffn = args.count("ffn_hidden_size", least=1)
+    if ffn is None:
+        ffn = int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden
+    rope = args.text("position_embedding_type") in ("rope", "yarn", "mrope", "none")
+    rope = args.switch("use_rotary_position_embeddings") or rope
+    untied = args.switch("untie_embeddings_and_output_weights")
+    if "share_embeddings_and_output_weights" in args.values:
+        untied = not args.switch("share_embeddings_and_output_weights")
+    rms = args.text("normalization").lower() == "rmsnorm"
+    kv_heads = args.count("num_query_groups", least=1)
+    grouped = "group_query_attention" not in args.values or args.switch("group_query_attention")
+    model: dict[str, Any] = {
+        "layers": args.needed("num_layers"),
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": kv_heads if kv_heads and grouped else heads,
+        "ffn_hidden": ffn,
+        "vocab": _vocabulary(args, tp),
+        "activation": activation,
+        "norm": "rms_norm" if rms else "layer_norm",
+        "position": "rope" if rope else "learned",
+        "tied_embeddings": not untied,
+        "max_positions": args.whole("max_position_embeddings", default=0),
+        "mtp_layers": args.whole("mtp_num_layers", default=0),
+    }
+    head_dim = args.count("kv_channels", least=1)
+    if head_dim:
+        model["head_dim"] = head_dim
+    for name in _IGNORED:
+        args.get(name)
+    return model | _latent(args) | _window(args) | _experts(args, model["layers"], ffn)
+
+
+def _activation(args: Arguments) -> str:
+    if args.switch("swiglu"):
+        return "swiglu"
+    if args.switch("squared_relu"):
+        return "squared_relu"
+    function = args.get("activation_func")  # Megatron-Bridge writes the function itself
+    name = str(function.get("_target_", "") if isinstance(function, dict) else function or "")
+    gated = args.switch("gated_linear_unit")
+    if name.endswith("silu") or name.endswith("quick_gelu"):
+        return "swiglu" if gated else "gelu"
+    if name.endswith("squared_relu"):
+        return "squared_relu"
+    return "geglu" if gated else "gelu"
+
+
+def _vocabulary(args: Arguments, tp: int) -> int:
+    padded = args.count("padded_vocab_size", least=1)
+    multiple = (args.whole("make_vocab_size_divisible_by", default=128, least=1)) * tp
+    size = args.count("vocab_size", least=1)
+    if padded or not size:
+        if not padded:
+            what = f"{args.spelled('vocab_size')} is missing"
+            why = "the size would come from the tokenizer, which is not read"
+            hint = "--set model.vocab=128256, or give the flag"
+            raise UsageError(what, where=args.where, why=why, hint=hint)
+        return padded
+    if args.values.get("should_pad_vocab") is False:
+        args.get("should_pad_vocab")
+        return size
+    return -(-size // multiple) * multiple
+
+
+def _latent(args: Arguments) -> dict[str, Any]:
+    """Latent attention with Megatron's defaults (MLATransformerConfig)."""
+    if not args.switch("multi_latent_attention"):
+        return {}
+    sizes = {
+        "q_lora_rank": args.whole("q_lora_rank", default=0),
+        "kv_lora_rank": args.whole("kv_lora_rank", default=512, least=1),
+        "qk_nope_head_dim": args.whole("qk_head_dim", default=128, least=1),
+        "qk_rope_head_dim": args.whole("qk_pos_emb_head_dim", default=64),
+        "v_head_dim": args.whole("v_head_dim", default=128, least=1),
+    }
+    return {"mla": sizes, "head_dim": sizes["qk_nope_head_dim"] + sizes["qk_rope_head_dim"]}
+
+
+def _window(args: Arguments) -> dict[str, Any]:
+    """`window_size` is (left, right); every `window_attn_skip_freq`-th layer sees everything."""
+    numbers = args.words("window_size")
+    skip = args.words("window_attn_skip_freq")
+    if not numbers:
+        return {}
+    left = re.sub(r"\D", "", numbers[0])
+    if not left or numbers[0].startswith("-"):
+        return {}
+    if not skip:
+        return {"window": int(left), "window_period": 1}
+    pattern = repeated(" ".join(skip), args, "window_attn_skip_freq")
+    if pattern == [2] or (len(pattern) > 1 and _alternates(pattern)):
+        return {"window": int(left), "window_period": 2}
+    why = "a window of all layers, or of every second one from the first, can be expressed"
+    raise args.fault(("window_attn_skip_freq",), skip, why)
+
+
+def _alternates(pattern: list[int]) -> bool:
+    return all(kind == 1 - index % 2 for index, kind in enumerate(pattern))
+
+
+def _experts(args: Arguments, layers: int, ffn: int) -> dict[str, Any]:
+    experts = args.whole("num_experts", "num_moe_experts", default=0)
+    if not experts:
+        return {}
+    return {
+        "experts": experts,
+        "top_k": args.whole("moe_router_topk", default=2, least=1),
+        "expert_ffn_hidden": args.whole("moe_ffn_hidden_size", default=ffn, least=1),
+        "shared_ffn_hidden": args.whole("moe_shared_expert_intermediate_size", default=0),
+        "dense_layers": _dense_layers(args, layers),
+    }
+
+
+def _dense_layers(args: Arguments, layers: int) -> int:
+    """`moe_layer_freq` is 1, or a pattern with a one for each layer that has experts."""
+    given = args.words("moe_layer_freq")
+    if not given or given == ["1"]:
+        return 0
+    pattern = repeated(" ".join(given), args, "moe_layer_freq")
+    dense = pattern.index(1) if 1 in pattern else len(pattern)
+    if len(pattern) != layers or pattern != [0] * dense + [1] * (layers - dense):
+        why = f"dense layers must be the first ones of {layers}"
+        raise args.fault(("moe_layer_freq",), given, why)
+    return dense
