@@ -8,6 +8,7 @@ caller sweeps in Python.
 from __future__ import annotations
 
 import functools
+import hashlib
 import pickle
 from collections.abc import Callable
 from types import FunctionType
@@ -52,31 +53,45 @@ def sweep(
 def run_linked(functions: tuple[Kernel, ...], arguments: tuple[Any, ...]) -> bool:
     """Compile functions that call one another and call the last; False, untouched, without numba.
 
-    Each stands after those that it calls, and all in one file: numba's cache of compiled code
-    looks at no other. The functions change `arguments` (arrays, or named tuples of arrays) in
-    place.
+    Each stands after those that it calls. The functions change `arguments` (named tuples of
+    arrays) in place.
     """
-    for cache in (True, False):
+    fields = tuple((type(group).__name__, *group._fields) for group in arguments)
+    for cache, lean in ((True, True), (False, True), (False, False)):
         try:
-            _linked(functions, cache)(*arguments)
+            _linked(functions, fields, cache, lean)(*arguments)
         except ImportError:
             return False
-        except _CACHE_ERRORS:  # while it compiles, so that nothing has changed yet
+        except (*_CACHE_ERRORS, KeyError):  # while it compiles, so that nothing has changed yet
             continue
         return True
     return False
 
 
 @functools.cache
-def _linked(functions: tuple[Kernel, ...], cache: bool) -> Kernel:
+def _linked(
+    functions: tuple[Kernel, ...], fields: tuple[tuple[str, ...], ...], cache: bool, lean: bool
+) -> Kernel:
+    """Compile. `lean` leaves out the counting of references to arrays, which the caller holds
+    anyway and which takes three quarters of the time; a numba that has no such option raises
+    KeyError.
+
+    The last function alone is cached, for it contains the others. Numba's cache would not notice
+    a change in them or in the fields of the arguments, so its name there tells them apart.
+    """
     import numba
 
+    options: dict[str, Any] = {"_nrt": False} if lean else {}
+    codes = [(f.__name__, f.__code__.co_code, f.__code__.co_names, f.__code__.co_consts)
+             for f in functions]  # fmt: skip
+    digest = hashlib.sha256(repr((codes, fields)).encode()).hexdigest()[:12]
     compiled: dict[str, Kernel] = {}
     for function in functions:
         # A copy whose calls lead to compiled functions; the original stays plain Python.
         copy = FunctionType(function.__code__, {**function.__globals__, **compiled})
-        copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
-        compiled[function.__name__] = numba.njit(cache=cache)(copy)
+        copy.__module__, copy.__qualname__ = function.__module__, f"{function.__name__}_{digest}"
+        is_last = function is functions[-1]
+        compiled[function.__name__] = numba.njit(cache=cache and is_last, **options)(copy)
     return compiled[functions[-1].__name__]
 
 

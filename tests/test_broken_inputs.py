@@ -101,8 +101,8 @@ JOBS: list[tuple[str, str, Content, int, str]] = [
     ("vocabulary not a multiple", "job.json", changed("model.vocab", 32001), 4, "vocabulary"),
     ("layers that do not split", "job.json", changed("parallelism.pp", 8), 4, "not a multiple"),
     ("virtual stages, no pipeline", "job.json", changed("parallelism.vpp", 2), 4, "pp is 1"),
-    ("context parallelism", "job.json", changed("parallelism.cp", 2), 4, "not supported yet"),
-    ("fully sharded", "job.json", changed("parallelism.zero", 3), 4, "not supported yet"),
+    ("experts of a dense model", "job.json", changed("parallelism.ep", 2), 4, "no experts"),
+    ("ring that cannot be cut", "job.json", changed("parallelism.cp", 3), 4, "not a multiple"),
 ]
 
 GRAPHS: list[tuple[str, str, Content, int, str]] = [

@@ -11,6 +11,7 @@ import pytest
 from seer.errors import InfeasibleError, SeerError, UsageError
 from seer.readers import job_from_model, read_job, shipped
 from seer.readers.job import kind_of
+from seer.readers.job_checks import CHUNKS
 from seer.readers.overrides import edit, parse_overrides
 from seer.spec import Job, ParallelismSpec
 
@@ -96,9 +97,11 @@ INFEASIBLE = [
     ("gpus=1000", "not a multiple of tp x cp x pp"),
     ("parallelism.tp=5", "not a multiple of tp x cp x pp"),
     ("parallelism.dp=3", "does not fit"),
-    ("parallelism.cp=2", "context parallelism"),
-    ("parallelism.ep=2", "expert parallelism"),
-    ("parallelism.zero=3", "zero 3"),
+    ("parallelism.cp=3", "not a multiple of tp x cp x pp"),
+    ("parallelism.ep=2", "ep is 2, but llama3-70b has no experts"),
+    ("parallelism.etp=2", "etp is 2, but llama3-70b has no experts"),
+    ("parallelism.shard_group=8", "belongs to zero 3"),
+    ("training.precision=nvfp4", "has no peak for nvfp4"),
     ("training.global_batch=1000", "not a multiple of micro_batch x dp"),
     ("training.global_batch=320", "not a multiple of pp"),
     ("model.layers=81", "do not split evenly"),
@@ -121,6 +124,67 @@ def test_a_plan_that_cannot_run_is_refused_with_its_numbers(change: str, message
         read_job(JOB, changes)
     assert message in str(caught.value)
     assert caught.value.exit_code == 4
+
+
+MIXTURE = "mixtral-8x7b-64xh100"  # tp 2, pp 4, dp 8, ep 8, etp 1: 16 ranks a stage, 8 experts
+EXPERTS = [
+    ("parallelism.ep=3", "the number of experts 8 cannot be divided by ep 3"),
+    ("parallelism.etp=5", "expert_ffn_hidden 14336 cannot be divided by etp 5"),
+    ("parallelism.etp=4", "cannot be divided by etp x ep = 4 x 8 = 32"),
+    ("model.shared_ffn_hidden=4095", "shared_ffn_hidden 4095 cannot be divided by tp 2"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), EXPERTS)
+def test_experts_that_do_not_fit_the_ranks_of_a_stage_are_refused(
+    change: str, message: str
+) -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        read_job(MIXTURE, [change])
+    assert message in str(caught.value)
+
+
+def test_expert_tensor_parallelism_is_that_of_the_rest_unless_it_is_stated() -> None:
+    changes = ["parallelism.etp=0", "parallelism.ep=4"]
+    plan = read_job(MIXTURE, changes).parallelism
+    assert (plan.expert_tp, plan.expert_dp) == (2, 2)  # 16 ranks over 2 x 4
+
+
+LONG = "llama3-8b-64xh100-131072"  # tp 4, cp 8, dp 2
+CONTEXT = [
+    (["training.sequence_length=131080"], "cannot be cut into 16 pieces for cp 8"),
+    (["training.sequence_length=131088", "parallelism.cp_comm=a2a"], "131088 cannot be divided"),
+    (["parallelism.cp_comm=a2a", "parallelism.cp=16"], "tp x cp = 4 x 16"),
+    (["training.sequence_length=131096"], "cannot be cut"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), CONTEXT)
+def test_a_sequence_that_cannot_be_cut_over_context_ranks_is_refused(
+    changes: list[str], message: str
+) -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        read_job(LONG, changes)
+    assert message in str(caught.value)
+
+
+def test_a_shard_group_must_divide_the_replicas() -> None:
+    with pytest.raises(InfeasibleError, match="cannot be divided by shard_group 48"):
+        read_job("llama3-8b-128xh100-fsdp", ["parallelism.shard_group=48"])
+    plan = read_job("llama3-8b-128xh100-fsdp", ["parallelism.shard_group=8"]).parallelism
+    assert (plan.zero, plan.shard_group, plan.dp) == (3, 8, 128)
+
+
+def test_modules_that_are_named_are_recomputed_selectively() -> None:
+    training = read_job(MIXTURE, {"training": {"recompute_modules": ["moe_act"]}}).training
+    assert (training.recompute, training.recompute_modules) == ("selective", ("moe_act",))
+
+
+def test_a_schedule_that_folds_the_pipeline_needs_two_chunks() -> None:
+    fields = CHUNKS
+    assert fields["zb-v"] == fields["v-half"] == fields["v-min"] == 2
+    with pytest.raises(UsageError, match="no schedule named 'zb-q'"):
+        read_job(JOB, ["parallelism.schedule=zb-q"])
 
 
 def test_sequence_parallelism_without_tensor_parallelism_is_refused() -> None:
@@ -151,6 +215,11 @@ FAULTY = [
     ("training.micro_batch=0", "training.micro_batch: 0"),
     ("training.global_batch=-8", "training.global_batch: -8"),
     ("training.precision=int4", "valid names: bf16, fp16"),
+    ("training.routing_imbalance=0.5", "routing_imbalance: 0.5"),
+    ('training.recompute_modules=["mpl"]', "did you mean 'mlp'"),
+    ('training.offload=["weights"]', "valid names: activations, optimizer"),
+    ("parallelism.cp_comm=ring", "valid names: a2a, all_gather, p2p"),
+    ("parallelism.zero=4", "parallelism.zero: 4"),
     ("training.sequence_length=NaN", "training.sequence_length: 'NaN'"),
     ("training=[1]", "training: a mapping of keys"),
     ("placement=spread", "placement"),

@@ -72,6 +72,39 @@ MODELS: list[dict[str, Any]] = [
 ]
 
 
+SPLIT = {"zb-h1": 1, "zb-1p": 1, "zb-2p": 1, "zb-v": 2, "v-half": 2, "v-min": 2}
+BOTH_WAYS = {"dualpipe": 1, "dualpipev": 2}
+
+
+@st.composite
+def zero_bubble_plans(draw: st.DrawFn) -> Job:
+    """Plans whose weight gradients are put off, or whose two directions overlap."""
+    schedule = draw(st.sampled_from(sorted(SPLIT | BOTH_WAYS)))
+    pp, tp, dp = draw(st.sampled_from([2, 4])), draw(st.sampled_from([1, 2])), 2
+    model: dict[str, Any] = draw(st.sampled_from(MODELS))
+    return jobs.job(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        vpp=(SPLIT | BOTH_WAYS)[schedule],
+        ep=dp if "experts" in model else 1,
+        etp=1 if "experts" in model else 0,
+        zero=draw(st.sampled_from([0, 1])),
+        schedule=schedule,
+        sequence_parallel=tp > 1,
+        micro_batches=pp * (2 if schedule in BOTH_WAYS else draw(st.integers(1, 2))),
+        model=model,
+        training={"recompute": draw(st.sampled_from(["none", "full"]))},
+        framework={
+            "p2p": draw(st.sampled_from(["blocking", "overlap"])),
+            "tp_overlap": draw(st.sampled_from(["none", "dgrad", "pipelined"])),
+            "dp_overlap": draw(SWITCH),
+            "param_gather_overlap": draw(SWITCH),
+            "parameters": jobs.FRAMEWORK.parameters | {"fused_attention": 1.0},
+        },
+    )
+
+
 @st.composite
 def wide_plans(draw: st.DrawFn) -> Job:
     """Plans with experts, context parallelism and sharded parameters."""
@@ -127,7 +160,7 @@ def play_unfolded(plan: Plan) -> tuple[OperatorGraph, Timeline]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.one_of(plans(), wide_plans()))
+@given(st.one_of(plans(), wide_plans(), zero_bubble_plans()))
 def test_folded_and_unfolded_plays_end_at_the_same_time(job: Job) -> None:
     plan = lay_out(job, jobs.template())
     _, folded = play_folded(plan)
@@ -136,7 +169,7 @@ def test_folded_and_unfolded_plays_end_at_the_same_time(job: Job) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.one_of(plans(), wide_plans()))
+@given(st.one_of(plans(), wide_plans(), zero_bubble_plans()))
 def test_the_folded_graph_stands_for_every_operator_of_the_unfolded_one(job: Job) -> None:
     plan = lay_out(job, jobs.template())
     unfolded = unfold(plan)
@@ -146,7 +179,7 @@ def test_the_folded_graph_stands_for_every_operator_of_the_unfolded_one(job: Job
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.one_of(plans(), wide_plans()))
+@given(st.one_of(plans(), wide_plans(), zero_bubble_plans()))
 def test_peak_memory_of_a_play_never_exceeds_the_closed_bound(job: Job) -> None:
     plan = lay_out(job, jobs.template())
     bound = peak_bytes(plan)

@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 
 from seer.calibration.estimate import CurveInfo, Estimate, Spread, origin_of
 from seer.calibration.lines import Lines
+from seer.graph import DType
 
-ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp8_block": 1}
+ELEMENT_BYTES: Mapping[str, float] = {
+    dtype.name: dtype.size_bytes for dtype in DType if dtype is not DType.none
+}
 """Bytes of one input element by data type of a curve."""
 
 _SHAPE = ("m", "n", "k", "batch")
@@ -43,7 +46,9 @@ class Roofline:
     depth_s_per_k: float
     sharpness: float
 
-    def time_s(self, m: Floats, n: Floats, k: Floats, batch: Floats, element_bytes: int) -> Floats:
+    def time_s(
+        self, m: Floats, n: Floats, k: Floats, batch: Floats, element_bytes: float
+    ) -> Floats:
         """Seconds for `batch` products C[m, n] = A[m, k] B[k, n]."""
         flop = 2.0 * batch * m * n * k
         traffic = element_bytes * batch * (m * k + k * n) + 2.0 * batch * m * n

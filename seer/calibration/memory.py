@@ -39,6 +39,8 @@ class MemoryCurve:
         Ascending.
     floor_s : float
         The least time of one call: launch and tail.
+    measured_on : str
+        Another device whose times were scaled by the ratio of memory bandwidths; "" = this one.
     row_s_per_column : float
         A row is read by one block: however few rows there are, it takes this long per element.
     column_knots, column_log_factor : float64[C]
@@ -56,6 +58,7 @@ class MemoryCurve:
     knot_time_s: Floats
     spread: Spread
     floor_s: float = 0.0
+    measured_on: str = ""
     row_s_per_column: float = 0.0
     column_knots: Floats = field(default_factory=lambda: np.zeros(0))
     column_log_factor: Floats = field(default_factory=lambda: np.zeros(0))
@@ -130,6 +133,7 @@ class MemoryCurve:
             "variant": self.variant,
             "impl": self.impl,
             "train_pass": self.train_pass,
+            "measured_on": self.measured_on,
             "info": self.info.to_json(),
             "bytes_per_element": self.bytes_per_element,
             "floor_s": self.floor_s,
@@ -154,6 +158,7 @@ class MemoryCurve:
             knot_time_s=np.array(data["knot_time_ns"], np.float64) * 1e-9,
             spread=Spread(**data["spread"]),
             floor_s=data["floor_s"],
+            measured_on=data.get("measured_on", ""),
             row_s_per_column=data["row_ps_per_column"] * 1e-12,
             column_knots=np.array(data["column_knots"], np.float64),
             column_log_factor=np.array(data["column_log_factor"], np.float64),

@@ -24,6 +24,7 @@ from seer.errors import UsageError
 if TYPE_CHECKING:
     from seer.forecast import Forecast
     from seer.graph_forecast import GraphForecast
+    from seer.spec import Job
 
 Length = Annotated[int | None, typer.Option("--sequence-length", help="Tokens per sequence.")]
 Global = Annotated[int | None, typer.Option("--global-batch", help="Sequences per step.")]
@@ -32,12 +33,26 @@ TimelineFile = Annotated[
     str | None,
     typer.Option("--timeline", metavar="FILE", help="Write a Chrome trace (.json or .json.gz)."),
 ]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="FLAGS", help="Megatron-LM flags, after --.", show_default=False),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="Model, where JOB does not say: a shipped name or a file."),
+]
+AsOption = Annotated[
+    str | None,
+    typer.Option("--as", metavar="megatron", help="Print the job as flags; forecast nothing."),
+]
 Unfold = Annotated[bool, typer.Option("--unfold", help="Play every rank, not one per stage.")]
 MaxOperators = Annotated[int, typer.Option("--max-operators", help="Refuse larger graphs.", min=1)]
 
 
 def forecast(
     job: JobArgument,
+    words: Words = None,
+    model: ModelOption = None,
     gpus: GpusOption = None,
     cluster: ClusterOption = None,
     framework: FrameworkOption = None,
@@ -47,6 +62,7 @@ def forecast(
     set_: SetOption = None,
     calibration: CalibrationOption = None,
     timeline: TimelineFile = None,
+    as_: AsOption = None,
     unfold: Unfold = False,
     max_operators: MaxOperators = 20_000_000,
     json: JsonOption = False,
@@ -56,31 +72,73 @@ def forecast(
     """Forecast the time of one training step.
 
     JOB is a shipped job (seer list jobs), a job file, a graph template, or a model with --gpus
-    and --cluster; a model without a parallelism gets the smallest tp x pp that fits memory.
+    and --cluster; a model without a parallelism gets the smallest tp x pp that fits memory. It may
+    be what another tool is started with: a Megatron-LM launch script or flags (-- --num-layers 32
+    ...), a Megatron-Bridge run_config.yaml, a TorchTitan JSON or TOML, a DeepSpeed JSON.
 
     Example: seer forecast llama3-70b --gpus 512 --cluster dgx-h100 --set parallelism.tp=8
     """
-    from seer.readers.job import kind_of
-
     output = Output(quiet)
     flags: dict[str, Any] = {
+        "model": model,
         "gpus": gpus,
         "framework": framework,
         "training.sequence_length": sequence_length,
         "training.global_batch": global_batch,
         "training.micro_batch": micro_batch,
     }
-    if kind_of(job) == "graph":
+    if as_ not in (None, "megatron"):
+        raise UsageError(f"'{as_[:80]}' is not a form of a job", where="--as", hint="megatron")
+    if _is_graph(job, words):
         _refuse_job_options([path for path, value in flags.items() if value is not None], job)
         _graph(job, cluster, calibration, set_, timeline, max_operators, json, output)
         return
+    flags |= {"cluster": cluster, "calibration": calibration}
+    resolved = _job(job, words, flags, set_)
+    if as_:
+        _print_flags(resolved, output)
+        return
     from seer.forecast import forecast as walk
 
-    flags |= {"cluster": cluster, "calibration": calibration}
-    found = walk(job_of(job, flags, set_), unfolded=unfold, max_operators=max_operators)
+    found = walk(resolved, unfolded=unfold, max_operators=max_operators)
     if timeline:
         _write_timeline(timeline, found, output)
     _show(found, json, output)
+
+
+def _is_graph(job: str, words: list[str] | None) -> bool:
+    """Whether JOB is a graph template; flags that stand behind a `--` are none."""
+    from seer.readers.job import kind_of
+
+    if job.startswith("--"):
+        return False
+    if words:
+        what = f"'{words[0][:80]}' is one argument too many"
+        hint = "flags stand behind a --: seer forecast --cluster dgx-h100 -- --num-layers 32 ..."
+        raise UsageError(what, hint=hint)
+    return kind_of(job) == "graph"
+
+
+def _job(name: str, words: list[str] | None, flags: dict[str, Any], edits: list[str] | None) -> Job:
+    """The job that JOB, typed flags and the options mean."""
+    if not name.startswith("--"):
+        return job_of(name, flags, edits)
+    from seer.readers.doors import megatron_from_words
+    from seer.readers.job import read_job
+    from seer.readers.overrides import parse_overrides
+
+    changes = {path: value for path, value in flags.items() if value is not None}
+    changes |= parse_overrides(edits or ())
+    typed = megatron_from_words([name, *(words or ())], "the flags", flags["gpus"])
+    return read_job(typed, changes)
+
+
+def _print_flags(job: Job, output: Output) -> None:
+    from seer.readers.doors.megatron_out import megatron_flags
+
+    print(megatron_flags(job), end="")
+    for note in job.notes:
+        output.notice(f"note: {note}")
 
 
 def _refuse_job_options(given: list[str], path: str) -> None:

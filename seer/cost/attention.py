@@ -9,10 +9,18 @@ from seer.calibration import AttentionCurve, BackwardRatio, Calibration, Estimat
 from seer.cluster import Cluster
 from seer.cost.physics import assume
 from seer.cost.pricing import Rows, Sheet
-from seer.graph import Origin, Pass, WorkTable
+from seer.graph import DType, Origin, Pass, WorkTable
 
 Floats = NDArray[np.float64]
 Indexed = list[tuple[int, AttentionCurve]]
+
+_KIN = {
+    "fp16": ("bf16",),
+    "bf16": ("fp16",),
+    "none": ("bf16", "fp16"),
+    "fp8_block": ("fp8",),
+}
+"""Data types whose attention takes as long."""
 
 FAMILY = "flash"
 """The variant that means "the fused attention kernel of this machine", whichever was measured."""
@@ -35,15 +43,22 @@ def price_attention(
         if not named and variant not in ("", FAMILY):
             sheet.note(f"attention kernel '{variant}' was not measured: priced as '{FAMILY}'")
         pool = named or curves
-        for causal in (False, True):
-            for is_backward in (False, True):
-                mine = (
-                    (variants == variant)
-                    & (work.causal[rows] == causal)
-                    & (backward == is_backward)
-                )
-                if mine.any():
-                    _price(work, rows[mine], pool, ratios, causal, is_backward, cluster, sheet)
+        keys = np.stack([work.causal[rows], backward, work.dtype[rows]], axis=1).astype(np.int64)
+        keys[variants != variant] = -1
+        for key in np.unique(keys, axis=0).tolist():
+            causal, is_backward, dtype = key
+            if dtype < 0:
+                continue
+            mine = rows[(keys == key).all(axis=1)]
+            able = _of_dtype(pool, DType(dtype).name)
+            _price(work, mine, able, ratios, bool(causal), bool(is_backward), cluster, sheet)
+
+
+def _of_dtype(curves: Indexed, dtype: str) -> Indexed:
+    """Curves of a data type, then of its kin; of any where there is none."""
+    order = (dtype, *_KIN.get(dtype, ()))
+    same = [(i, c) for i, c in curves if c.dtype in order]
+    return sorted(same, key=lambda pair: order.index(pair[1].dtype)) or curves
 
 
 def _price(

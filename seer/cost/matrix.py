@@ -13,7 +13,7 @@ from seer.calibration import (
     GemmCurve,
 )
 from seer.cluster import Cluster
-from seer.cost.physics import assume, peak_flop_per_s
+from seer.cost.physics import assume, peak_flop_per_s, peak_of
 from seer.cost.pricing import Rows, Sheet
 from seer.graph import DType, OperatorKind, Origin, Pass, WorkTable
 
@@ -23,7 +23,13 @@ Indexed = list[tuple[int, GemmCurve]]
 _PLAIN = ("", "linear")
 _BATCHED = ("qk_bmm", "pv_bmm")
 
-_KIN = {"fp16": ("bf16",), "bf16": ("fp16",), "fp8": ("fp8_block",)}
+_KIN = {
+    "fp16": ("bf16",),
+    "bf16": ("fp16",),
+    "fp8": ("fp8_block",),
+    "fp8_block": ("fp8",),
+    "mxfp8": ("fp8", "fp8_block"),
+}
 """Data types whose products run at the same rate on the same tensor cores."""
 
 
@@ -233,8 +239,7 @@ def _rescale(
     """A precision without kin: the measured time in proportion to the peaks."""
     if curve.dtype in (dtype, *_KIN.get(dtype, ())):
         return
-    peaks = cluster.device.peak_flop_per_s
-    measured_peak = peaks.get(curve.dtype.removesuffix("_block"), peaks.get("bf16", 0.0))
-    if measured_peak > 0:
+    measured_peak = peak_of(curve.dtype, cluster)
+    if np.isfinite(measured_peak):
         sheet.time_s[rows] *= measured_peak / peak_flop_per_s(work, rows, cluster)
         sheet.note(f"{dtype} GEMMs are scaled from {curve.dtype} by the ratio of the peaks")

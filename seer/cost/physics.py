@@ -29,6 +29,9 @@ ASSUMED_LAUNCH_S = 4e-6
 
 ASSUMED_SPREAD = 0.4
 
+PEAK_NAMES = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+"""The peak of a data sheet that a data type runs at."""
+
 
 def matrix_flop(work: WorkTable, rows: Rows) -> Floats:
     """FLOP of matrix products from their shapes; the stated FLOP where there is no shape.
@@ -49,10 +52,15 @@ def matrix_flop(work: WorkTable, rows: Rows) -> Floats:
 
 def peak_flop_per_s(work: WorkTable, rows: Rows, cluster: Cluster) -> Floats:
     """Peak of each row's data type; of 16-bit types where the device does not state it."""
+    table = np.array([peak_of(dtype.name, cluster) for dtype in DType], np.float64)
+    return np.asarray(table[work.dtype[rows]])
+
+
+def peak_of(dtype: str, cluster: Cluster) -> float:
+    """Peak FLOP/s of a data type; scaled in blocks or per tensor, the tensor cores are the same."""
     peaks = cluster.device.peak_flop_per_s
     default = peaks.get("bf16", peaks.get("fp16", max(peaks.values(), default=np.inf)))
-    table = np.array([peaks.get(dtype.name, default) for dtype in DType], np.float64)
-    return np.asarray(table[work.dtype[rows]])
+    return peaks.get(PEAK_NAMES.get(dtype, dtype), default)
 
 
 def bound_s(work: WorkTable, cluster: Cluster) -> Floats:

@@ -66,7 +66,8 @@ def _price(
         index, curve = own
         shape = (work.m[rows].astype(np.float64), work.n[rows].astype(np.float64))
         traffic = curve.traffic_bytes(*shape, _ELEMENT_BYTES[work.dtype[rows]], stated)
-        sheet.fill(rows, curve.evaluate(traffic, shape[1]), index)
+        at_best = Origin.derived if curve.measured_on else Origin.measured
+        sheet.fill(rows, curve.evaluate(traffic, shape[1]), index, at_best)
         return
     for other in STAND_INS.get(name, ()):
         stand_in = _best(curves, other, train_pass)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from seer.calibration import Calibration, Curve, GemmCurve, Measurements, joined
+from seer.calibration import Calibration, Curve, GemmCurve, Measurements, MemoryCurve, joined
 from seer.calibration.fabric import Fabric
 from seer.errors import UsageError, nearest
 from seer.fit.accumulate import fit_accumulate
@@ -17,6 +17,7 @@ from seer.fit.attention import fit_attention, fit_backward_ratio
 from seer.fit.collective import fit_collectives
 from seer.fit.describe import FORMS
 from seer.fit.gemm import fit_gemm, with_gradient_factor, with_repeat_spread
+from seer.fit.lend import device_key, lend_memory
 from seer.fit.memory import GENERIC_VARIANTS, fit_memory
 from seer.fit.polynomial import fit_polynomial
 
@@ -85,6 +86,7 @@ def fit_measurements(
     else:
         curves = _completed(curves, tables, relatives, device, form, licence, date)
         curves += _accumulate(relatives, hbm_bytes_per_s or {}, licence, date)
+        curves += _lent(curves, relatives, device, hbm_bytes_per_s or {}, form, licence, date)
         curves += fit_collectives(
             [table for table in own if table.kind == "collective"],
             borrowed=[table for table in relatives if table.kind == "collective"],
@@ -142,6 +144,28 @@ def _accumulate(
         share = fit_accumulate(tables, bandwidth, name, licence, date) if tables else None
         found += [share] if share else []
     return found
+
+
+def _lent(
+    curves: Sequence[Curve],
+    relatives: Sequence[Measurements],
+    device: str,
+    hbm_bytes_per_s: Mapping[str, float],
+    form: str,
+    licence: Licence,
+    date: str,
+) -> list[Curve]:
+    """Memory-bound operators from relatives whose memory bandwidth is known, in the order given."""
+    own = device_key(device, hbm_bytes_per_s)
+    theirs: dict[str, list[MemoryCurve]] = {}
+    for table in relatives:
+        name = device_key(_stem(table.file), hbm_bytes_per_s)
+        if own and name and table.kind == "memory":
+            found = [fit_memory(part, form, licence, date) for part in _parts(table)]
+            found += _generic(table, form, licence, date)
+            theirs.setdefault(name, []).extend(found)
+    mine = [c for c in curves if isinstance(c, MemoryCurve)]
+    return list(lend_memory(mine, theirs, own, hbm_bytes_per_s)) if theirs else []
 
 
 def fit_calibration(
@@ -278,7 +302,7 @@ def _ratios(
                 yield curve
 
 
-def _generic(table: Measurements, form: str, licence: Licence, date: str) -> Iterable[Curve]:
+def _generic(table: Measurements, form: str, licence: Licence, date: str) -> Iterable[MemoryCurve]:
     rows = np.isin(table["variant"].astype(str), GENERIC_VARIANTS)
     rows &= table["train_pass"] == "forward"
     if rows.sum() >= FEWEST_POINTS:

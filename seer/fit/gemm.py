@@ -97,7 +97,7 @@ def _fit(
     return replace(curve, lines=lines, level=round(level, 5))
 
 
-def fit_roofline(shape: tuple[Floats, ...], time_s: Floats, element_bytes: int) -> Roofline:
+def fit_roofline(shape: tuple[Floats, ...], time_s: Floats, element_bytes: float) -> Roofline:
     """The six numbers of the smooth part, by robust least squares in log time."""
     pick = np.linspace(0, len(time_s) - 1, min(_SAMPLE, len(time_s))).astype(int)
     m, n, k, batch = (s[pick] for s in shape)

@@ -1,8 +1,7 @@
 """The event loop of the fluid play, in the common part of Python and numba.
 
 The functions work on lists, as ordinary Python, and on arrays, compiled: one text, so the two
-agree bit for bit. All of them stand in this one file, since numba's cache notices no change in
-another.
+agree bit for bit.
 
 An instant is handled whole: everything that ends at it ends, everything that can starts, and only
 then do the rates change. They change only near what happened: on the ranks where communication
@@ -11,7 +10,9 @@ began or ceased, and among the operators that crowded links connect to the cause
 
 from __future__ import annotations
 
-from seer.fluid.state import Column, Network, Overlap, Pace, Scratch, Work
+import math
+
+from seer.fluid.state import Column, Network, Overlap, Queue, Scratch, Work
 
 SLOWEST = 1e-300
 """Keeps a rate from being zero in rounding."""
@@ -23,88 +24,89 @@ def push(stack: Column, value: int) -> None:
     stack[stack[0]] = value
 
 
-def earlier(pace: Pace, a: int, b: int) -> bool:
-    """Whether operator a ends before b; the lower index on ties."""
-    end_a, end_b = pace.end_s[a], pace.end_s[b]
-    return end_a < end_b or (end_a == end_b and a < b)
+def earlier(queue: Queue, a: int, b: int) -> bool:
+    """Whether a comes before b; the lower index on ties."""
+    key_a, key_b = queue.key[a], queue.key[b]
+    return key_a < key_b or (key_a == key_b and a < b)
 
 
-def rise(pace: Pace, at: int) -> None:
-    """Move an item of the queue up to where it belongs."""
-    i = pace.item[at]
+def rise(queue: Queue, at: int) -> None:
+    """Move an item up to where it belongs."""
+    i = queue.item[at]
     while at > 0:
         above = (at - 1) >> 1
-        j = pace.item[above]
-        if not earlier(pace, i, j):
+        j = queue.item[above]
+        if not earlier(queue, i, j):
             break
-        pace.item[at] = j
-        pace.place[j] = at
+        queue.item[at] = j
+        queue.place[j] = at
         at = above
-    pace.item[at] = i
-    pace.place[i] = at
+    queue.item[at] = i
+    queue.place[i] = at
 
 
-def sink(pace: Pace, at: int) -> None:
-    """Move an item of the queue down to where it belongs."""
-    i, size = pace.item[at], pace.size[0]
+def sink(queue: Queue, at: int) -> None:
+    """Move an item down to where it belongs."""
+    i, size = queue.item[at], queue.size[0]
     while 2 * at + 1 < size:
         below = 2 * at + 1
-        if below + 1 < size and earlier(pace, pace.item[below + 1], pace.item[below]):
+        if below + 1 < size and earlier(queue, queue.item[below + 1], queue.item[below]):
             below += 1
-        j = pace.item[below]
-        if not earlier(pace, j, i):
+        j = queue.item[below]
+        if not earlier(queue, j, i):
             break
-        pace.item[at] = j
-        pace.place[j] = at
+        queue.item[at] = j
+        queue.place[j] = at
         at = below
-    pace.item[at] = i
-    pace.place[i] = at
+    queue.item[at] = i
+    queue.place[i] = at
 
 
-def schedule(pace: Pace, i: int, end: float) -> None:
-    """Put operator i into the queue, or give it another end."""
-    sooner = end < pace.end_s[i]
-    pace.end_s[i] = end
-    if pace.place[i] < 0:
-        at = pace.size[0]
-        pace.item[at] = i
-        pace.size[0] = at + 1
-        rise(pace, at)
+def schedule(queue: Queue, i: int, key: float) -> None:
+    """Put i into the queue, or move it to another key."""
+    sooner = key < queue.key[i]
+    queue.key[i] = key
+    if queue.place[i] < 0:
+        at = queue.size[0]
+        queue.item[at] = i
+        queue.size[0] = at + 1
+        rise(queue, at)
     elif sooner:
-        rise(pace, pace.place[i])
+        rise(queue, queue.place[i])
     else:
-        sink(pace, pace.place[i])
+        sink(queue, queue.place[i])
 
 
-def pop(pace: Pace) -> int:
-    """Take the operator that ends first out of the queue."""
-    i = pace.item[0]
-    size = pace.size[0] - 1
-    pace.size[0] = size
+def pop(queue: Queue) -> int:
+    """Take out the first; its key stays readable."""
+    i = queue.item[0]
+    size = queue.size[0] - 1
+    queue.size[0] = size
+    queue.place[i] = -1
     if size > 0:
-        pace.item[0] = pace.item[size]
-        sink(pace, 0)
+        queue.item[0] = queue.item[size]
+        sink(queue, 0)
     return i  # type: ignore[no-any-return]
 
 
-def retime(work: Work, pace: Pace, i: int, rate: float, now: float) -> None:
+def retime(work: Work, queue: Queue, i: int, rate: float, now: float) -> None:
     """Let operator i go on at `rate`. Its end is always its start plus its length, to the bit."""
-    old = pace.rate[i]
+    old = work.rate[i]
     if rate == old:
         return
     start = work.start_s[i]
     if old > 0.0:
-        pace.left_s[i] = max(pace.left_s[i] - (now - pace.since_s[i]) * old, 0.0)
-    pace.rate[i] = rate
-    pace.since_s[i] = now
+        work.left_s[i] = max(work.left_s[i] - (now - work.since_s[i]) * old, 0.0)
+    work.rate[i] = rate
+    work.since_s[i] = now
     if old == 0.0 and rate == 1.0:  # exactly the plain play, as long as nothing slows it
-        schedule(pace, i, start + work.duration_s[i])
+        schedule(queue, i, start + work.duration_s[i])
         return
-    length = now + pace.left_s[i] / rate - start
+    length = (now - start) + work.left_s[i] / rate
     while start + length < now:  # rounding; the clock does not go back
         length = length * (1.0 + 2.3e-16) + 5e-324
     work.length_s[i] = length
-    schedule(pace, i, start + length)
+    schedule(queue, i, start + length)
 
 
 def touch_rank(overlap: Overlap, rank: int) -> None:
@@ -185,17 +187,15 @@ def leave(net: Network, scratch: Scratch, i: int) -> None:
             net.load[link] = 0.0  # and no rounding is carried on
 
 
-def enter(net: Network, scratch: Scratch, link: int) -> None:
+def enter(net: Network, fill: Queue, scratch: Scratch, link: int) -> None:
     """Take a link, and the operators with flows on it, among those to be shared anew."""
     stamp = scratch.stamp[0]
     if scratch.seen_link[link] == stamp:
         return
     scratch.seen_link[link] = stamp
-    scratch.level[link] = -1.0
-    scratch.stale[link] = 0
     if net.load[link] > net.limit[link]:
-        push(scratch.links, link)
         scratch.stale[link] = 1
+        schedule(fill, link, 0.0)
     first = net.link_ptr[link]
     for k in range(first, first + net.active[link]):
         i = net.row_operator[net.link_row[k]]
@@ -206,29 +206,27 @@ def enter(net: Network, scratch: Scratch, link: int) -> None:
             push(scratch.operators, i)
 
 
-def gather(net: Network, scratch: Scratch) -> None:
+def gather(net: Network, fill: Queue, scratch: Scratch) -> None:
     """Find what the touched links can affect: all that crowded links connect to them."""
     scratch.stamp[0] += 1
-    scratch.links[0] = 0
     scratch.operators[0] = 0
     for k in range(1, scratch.touched[0] + 1):
         link = scratch.touched[k]
         scratch.is_touched[link] = 0
-        enter(net, scratch, link)
+        enter(net, fill, scratch, link)
     scratch.touched[0] = 0
     k = 1
     while k <= scratch.operators[0]:
         i = scratch.operators[k]
         for row in range(net.row_ptr[i], net.row_ptr[i + 1]):
             if net.load[net.row_link[row]] > net.limit[net.row_link[row]]:
-                enter(net, scratch, net.row_link[row])
+                enter(net, fill, scratch, net.row_link[row])
         k += 1
 
 
 def find_level(net: Network, scratch: Scratch, link: int) -> float:
     """The bandwidth per operator at which those not settled fill a link; -1 where all are."""
     used = slope = 0.0
-    is_open = False
     first = net.link_ptr[link]
     for k in range(first, first + net.active[link]):
         row = net.link_row[k]
@@ -236,23 +234,8 @@ def find_level(net: Network, scratch: Scratch, link: int) -> float:
         if scratch.settled[i] == 1:
             used += net.row_use[row] * scratch.goal[i]
         else:
-            is_open = True
             slope += net.row_use[row] / net.widest[i]
-    return max((net.capacity[link] - used) / slope, 0.0) if is_open else -1.0
-
-
-def lowest_link(net: Network, scratch: Scratch) -> int:
-    """The link that fills first when all rise together; -1 when there is none."""
-    best = -1
-    for k in range(1, scratch.links[0] + 1):
-        link = scratch.links[k]
-        if scratch.stale[link] == 1:
-            scratch.stale[link] = 0
-            scratch.level[link] = find_level(net, scratch, link)
-        level = scratch.level[link]
-        if level >= 0.0 and (best < 0 or level < scratch.level[best]):
-            best = link
-    return best
+    return max((net.capacity[link] - used) / slope, 0.0) if slope > 0.0 else -1.0
 
 
 def settle(net: Network, scratch: Scratch, i: int, rate: float) -> None:
@@ -263,37 +246,53 @@ def settle(net: Network, scratch: Scratch, i: int, rate: float) -> None:
         scratch.stale[net.row_link[row]] = 1
 
 
-def settle_full(net: Network, scratch: Scratch, level: float) -> bool:
-    """Settle those that need no more than `level` to run at rate 1; False if there are none."""
+def settle_full(net: Network, scratch: Scratch, level: float) -> float:
+    """Settle those that need no more than `level` to run at rate 1.
+
+    Answers the least that another one needs; the level when some were settled, to look again.
+    """
     found = False
+    least = math.inf
     for k in range(1, scratch.operators[0] + 1):
         i = scratch.operators[k]
-        if scratch.settled[i] == 0 and net.widest[i] <= level:
-            settle(net, scratch, i, 1.0)
-            found = True
-    return found
+        if scratch.settled[i] == 0:
+            if net.widest[i] <= level:
+                settle(net, scratch, i, 1.0)
+                found = True
+            else:
+                least = min(least, net.widest[i])
+    return level if found else least
 
 
-def share(net: Network, scratch: Scratch) -> None:
+def share(net: Network, fill: Queue, scratch: Scratch) -> None:
     """Max-min fair rates of the gathered operators: again and again, the link that fills first.
 
-    The level of what fills first never falls, so an operator that needs no more than the level
-    has all it needs.
+    The levels at which links fill only rise while operators settle, so a level is found anew no
+    sooner than it is the lowest, and an operator that needs no more than the lowest has all it
+    needs.
     """
-    level = 0.0
-    link = lowest_link(net, scratch)
-    while link >= 0:
-        level = max(level, scratch.level[link])
-        if not settle_full(net, scratch, level):
+    least = 0.0
+    while fill.size[0] > 0:
+        link = fill.item[0]
+        level = fill.key[link]
+        if scratch.stale[link] == 1:
+            scratch.stale[link] = 0
+            found = find_level(net, scratch, link)
+            if found < 0.0:
+                pop(fill)
+            else:
+                schedule(fill, link, max(level, found))
+        elif level >= least:
+            least = settle_full(net, scratch, level)
+        else:
             first = net.link_ptr[link]
             for k in range(first, first + net.active[link]):
                 i = net.row_operator[net.link_row[k]]
                 if scratch.settled[i] == 0:
                     settle(net, scratch, i, max(level / net.widest[i], SLOWEST))
-        link = lowest_link(net, scratch)
 
 
-def pace_ranks(work: Work, pace: Pace, overlap: Overlap, now: float) -> None:
+def pace_ranks(work: Work, queue: Queue, overlap: Overlap, now: float) -> None:
     """New rates on the ranks where communication began or ceased, or an operator started."""
     for k in range(1, overlap.touched[0] + 1):
         rank = overlap.touched[k]
@@ -301,26 +300,30 @@ def pace_ranks(work: Work, pace: Pace, overlap: Overlap, now: float) -> None:
         i = overlap.first[rank]
         while i >= 0:
             slowed = overlap.communicating[rank] > 0
-            retime(work, pace, i, overlap.slowed_rate[i] if slowed else 1.0, now)
+            retime(work, queue, i, overlap.slowed_rate[i] if slowed else 1.0, now)
             i = overlap.after[i]
     overlap.touched[0] = 0
 
 
-def pace_flows(work: Work, pace: Pace, net: Network, scratch: Scratch, now: float) -> None:
+def pace_flows(
+    work: Work, queue: Queue, net: Network, fill: Queue, scratch: Scratch, now: float
+) -> None:
     """New rates of the flows that something touched, and of those that began."""
     if scratch.touched[0] > 0:
-        gather(net, scratch)
-        share(net, scratch)
+        gather(net, fill, scratch)
+        share(net, fill, scratch)
         for k in range(1, scratch.operators[0] + 1):
             i = scratch.operators[k]
-            retime(work, pace, i, scratch.goal[i], now)
+            retime(work, queue, i, scratch.goal[i], now)
     for k in range(1, scratch.fresh[0] + 1):
-        if pace.rate[scratch.fresh[k]] == 0.0:
-            retime(work, pace, scratch.fresh[k], 1.0, now)
+        if work.rate[scratch.fresh[k]] == 0.0:
+            retime(work, queue, scratch.fresh[k], 1.0, now)
     scratch.fresh[0] = 0
 
 
-def begin(work: Work, pace: Pace, overlap: Overlap, net: Network, scratch: Scratch, i: int) -> None:
+def begin(
+    work: Work, queue: Queue, overlap: Overlap, net: Network, scratch: Scratch, i: int
+) -> None:
     """Operator i starts. One whose rate never changes gets its end at once."""
     own_pace = True
     if work.duration_s[i] > 0.0:
@@ -332,11 +335,11 @@ def begin(work: Work, pace: Pace, overlap: Overlap, net: Network, scratch: Scrat
             join(net, scratch, i)
             own_pace = False
     if own_pace:
-        retime(work, pace, i, 1.0, work.start_s[i])
+        retime(work, queue, i, 1.0, work.start_s[i])
 
 
 def finish(
-    work: Work, pace: Pace, overlap: Overlap, net: Network, scratch: Scratch, i: int
+    work: Work, queue: Queue, overlap: Overlap, net: Network, scratch: Scratch, i: int
 ) -> None:
     """Operator i ends, and those start that waited for nothing else."""
     if work.duration_s[i] > 0.0:
@@ -344,7 +347,7 @@ def finish(
         if overlap.slowed_rate[i] < 1.0:
             detach(overlap, i)
         leave(net, scratch, i)
-    end = pace.end_s[i]
+    end = queue.key[i]
     for e in range(work.follower_ptr[i], work.follower_ptr[i + 1]):
         j = work.follower[e]
         if end > work.start_s[j]:
@@ -354,29 +357,31 @@ def finish(
             work.waited_for[j] = i
         work.unmet[j] -= 1
         if work.unmet[j] == 0:
-            begin(work, pace, overlap, net, scratch, j)
+            begin(work, queue, overlap, net, scratch, j)
 
 
-def run(work: Work, pace: Pace, overlap: Overlap, net: Network, scratch: Scratch) -> None:
+def run(
+    work: Work, queue: Queue, overlap: Overlap, net: Network, fill: Queue, scratch: Scratch
+) -> None:
     """Play from the first start to the last end."""
     for i in range(len(work.unmet)):
         if work.unmet[i] == 0:
-            begin(work, pace, overlap, net, scratch, i)
+            begin(work, queue, overlap, net, scratch, i)
     now = 0.0
-    pace_ranks(work, pace, overlap, now)
-    pace_flows(work, pace, net, scratch, now)
-    while pace.size[0] > 0:
-        now = pace.end_s[pace.item[0]]
-        finish(work, pace, overlap, net, scratch, pop(pace))
-        while pace.size[0] > 0 and pace.end_s[pace.item[0]] == now:
-            finish(work, pace, overlap, net, scratch, pop(pace))
-        pace_ranks(work, pace, overlap, now)
-        pace_flows(work, pace, net, scratch, now)
+    pace_ranks(work, queue, overlap, now)
+    pace_flows(work, queue, net, fill, scratch, now)
+    while queue.size[0] > 0:
+        now = queue.key[queue.item[0]]
+        finish(work, queue, overlap, net, scratch, pop(queue))
+        while queue.size[0] > 0 and queue.key[queue.item[0]] == now:
+            finish(work, queue, overlap, net, scratch, pop(queue))
+        pace_ranks(work, queue, overlap, now)
+        pace_flows(work, queue, net, fill, scratch, now)
 
 
 LINKED = (
     push, earlier, rise, sink, schedule, pop, retime, touch_rank, communicate, attach, detach,
-    touch_link, swap, join, leave, enter, gather, find_level, lowest_link, settle, settle_full,
+    touch_link, swap, join, leave, enter, gather, find_level, settle, settle_full,
     share, pace_ranks, pace_flows, begin, finish, run,
 )  # fmt: skip
 """Every function, each after those that it calls."""

@@ -83,14 +83,15 @@ def _run(
     network = state.network(graph, rates)  # first, since it checks the flows
     groups = (
         state.work(graph, duration),
-        state.pace(duration),
+        state.queue(len(graph)),
         state.overlap(graph, rates),
         network,
+        state.queue(len(rates.link_name)),
         state.scratch(len(graph), len(rates.link_name)),
     )
     compile_it = engine == "numba" or (engine == "auto" and len(graph) >= PYTHON_OPERATORS)
     if compile_it and _kernels.run_linked(kernel.LINKED, groups):
         return groups[0]
-    work, pace, overlap, flows, scratch = (state.as_lists(group) for group in groups)
-    kernel.run(work, pace, overlap, flows, scratch)
+    work, queue, overlap, flows, fill, scratch = (state.as_lists(group) for group in groups)
+    kernel.run(work, queue, overlap, flows, fill, scratch)
     return Work(*(np.array(new, old.dtype) for new, old in zip(work, groups[0], strict=True)))

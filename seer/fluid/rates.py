@@ -122,6 +122,7 @@ class FluidRates:
         if len(self.link_pooled):
             pooled = self.link_pooled[self.flow_link]
             use = np.where(pooled, use * graph.multiplicity[self.flow_operator], use)
+        _check_column("bandwidth, all flows together,", use, len(use), "flow")
         return use
 
 

@@ -31,24 +31,26 @@ class Work(NamedTuple):
     waited_for: Column
     """N where nothing is waited for."""
     unmet: Column
-    follower_ptr: Column
-    follower: Column
-
-
-class Pace(NamedTuple):
-    """How fast each operator runs, and the queue of those that run by (end, index).
-
-    The queue is a binary heap in `item`, and `place` says where in it an operator is.
-    """
-
     rate: Column
     """0 before the start."""
     left_s: Column
     """What was left at `since_s`, as seconds alone."""
     since_s: Column
-    end_s: Column
+    follower_ptr: Column
+    follower: Column
+
+
+class Queue(NamedTuple):
+    """A binary heap of indices by (key, index) that knows where each one is.
+
+    One holds the operators that run, by their end; one the links being shared, by the bandwidth
+    per operator at which they fill.
+    """
+
+    key: Column
     item: Column
     place: Column
+    """-1 for those that are not in the queue."""
     size: Column
     """[1]."""
 
@@ -103,16 +105,18 @@ class Scratch(NamedTuple):
     is_touched: Column
     fresh: Column
     """Stack of operators with flows that started."""
-    links: Column
     operators: Column
+    """Stack of those that get a new rate."""
     seen_link: Column
     seen_operator: Column
     stamp: Column
     """[1]: what `seen_*` hold for those seen this time."""
     goal: Column
+    """By operator: its new rate."""
     settled: Column
-    level: Column
+    """By operator: whether `goal` is final."""
     stale: Column
+    """By link: whether operators settled since its level was found."""
 
 
 def as_lists(group: Any) -> Any:
@@ -130,19 +134,18 @@ def work(graph: OperatorGraph, duration: NDArray[np.float64]) -> Work:
         start_s=np.zeros(size),
         waited_for=np.full(size, size, np.int64),
         unmet=unmet,
+        rate=np.zeros(size),
+        left_s=duration.copy(),
+        since_s=np.zeros(size),
         follower_ptr=follower_ptr,
         follower=follower.astype(np.int64),
     )
 
 
-def pace(duration: NDArray[np.float64]) -> Pace:
-    """Nothing runs."""
-    size = len(duration)
-    return Pace(
-        rate=np.zeros(size),
-        left_s=duration.copy(),
-        since_s=np.zeros(size),
-        end_s=np.zeros(size),
+def queue(size: int) -> Queue:
+    """An empty queue for indices below `size`."""
+    return Queue(
+        key=np.zeros(size),
         item=np.zeros(size, np.int64),
         place=np.full(size, -1, np.int64),
         size=np.zeros(1, np.int64),
@@ -215,13 +218,11 @@ def scratch(size: int, links: int) -> Scratch:
         touched=np.zeros(links + 1, np.int64),
         is_touched=np.zeros(links, np.int64),
         fresh=np.zeros(size + 1, np.int64),
-        links=np.zeros(links + 1, np.int64),
         operators=np.zeros(size + 1, np.int64),
         seen_link=np.zeros(links, np.int64),
         seen_operator=np.zeros(size, np.int64),
         stamp=np.zeros(1, np.int64),
         goal=np.ones(size),
         settled=np.zeros(size, np.int64),
-        level=np.zeros(links),
         stale=np.zeros(links, np.int64),
     )

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from seer.errors import UsageError, nearest
+from seer.readers import doors, shipped
 from seer.readers import overrides as edits
-from seer.readers import shipped
 from seer.readers.files import read_structured
 from seer.readers.huggingface import is_huggingface
 from seer.readers.job_checks import check_job, derive_dp, schedule_name
@@ -95,15 +95,35 @@ _REFERENCES = {"model": "models", "cluster": "clusters", "framework": "framework
 
 
 def read_job(
-    source: Source, overrides: edits.Overrides = (), *, choose: Choose | None = None
+    source: Source | doors.Foreign, overrides: edits.Overrides = (), *, choose: Choose | None = None
 ) -> Job:
     """The job of a shipped name, a spec file or a mapping, with `path=value` edits applied.
 
-    Raises UsageError for a fault of the spec, InfeasibleError for a plan that cannot run.
+    A file may also be a configuration of another tool (`seer.readers.doors`). Raises UsageError
+    for a fault of the spec, InfeasibleError for a plan that cannot run.
     """
-    mapping, place = load("jobs", source)
-    folder = None if isinstance(source, Mapping) else shipped.resolve("jobs", source).parent
-    return _resolve(mapping, place, folder, edits.parse_overrides(overrides), choose)
+    changes = edits.parse_overrides(overrides)
+    if isinstance(source, doors.Foreign):
+        doors.require(source, changes, source.kind)
+        return _through_door(source, source.kind, changes, choose)
+    if isinstance(source, Mapping):
+        return _resolve(*load("jobs", source), None, changes, choose)
+    path = shipped.resolve("jobs", source)
+    if path.parent != shipped.folder("jobs"):
+        foreign = doors.open_door(path, changes)
+        if foreign is not None:
+            return _through_door(foreign, str(path), changes, choose)
+    return _resolve(*load("jobs", source), path.parent, changes, choose)
+
+
+def _through_door(
+    foreign: doors.Foreign, where: str, changes: Mapping[str, Any], choose: Choose | None
+) -> Job:
+    """The job of another tool's configuration, with the edits of the user."""
+    notes = [f"read as {foreign.kind}", *foreign.notes]
+    mapping = {"notes": [], **foreign.job}
+    mapping["notes"] = [*mapping["notes"], *notes]
+    return _resolve(mapping, where, None, changes, choose)
 
 
 def job_from_model(
@@ -136,6 +156,8 @@ def kind_of(name_or_path: str) -> str:
         known = [*shipped.names("jobs"), *shipped.names("models")]
         what = f"'{name_or_path[:80]}' is neither a job, a model nor a file"
         raise UsageError(what, hint=nearest(name_or_path, known) + "; `seer list` shows all")
+    if doors.is_foreign(name_or_path):
+        return "job"
     value = read_structured(name_or_path)
     if isinstance(value, dict):
         if "operators" in value:

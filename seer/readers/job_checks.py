@@ -82,6 +82,10 @@ def _precision(job: Job) -> None:
     if PEAK_OF.get(precision, precision) not in peaks:
         what = f"{job.cluster.device.name} has no peak for {precision}"
         _refuse(job, "training.precision", what, f"it has {', '.join(sorted(peaks))}")
+    framework, storage = job.framework, job.training.storage
+    if storage not in framework.param_bytes:
+        what = f"the framework preset {framework.name} says nothing about {storage}"
+        _refuse(job, "training.precision", what, f"it has {', '.join(framework.param_bytes)}")
 
 
 def _tensor_parallel(job: Job) -> None:

@@ -4,12 +4,14 @@ from seer.workload.assemble import copies_of_streams, fold, unfold, unfolded_siz
 from seer.workload.memory import virtual_stage_layers
 from seer.workload.peaks import peak_bytes, stage_bytes
 from seer.workload.plan import Plan, lay_out
-from seer.workload.schedule import SCHEDULES, Order
+from seer.workload.schedules import SCHEDULES, Order, Schedule, Slot
 
 __all__ = [
     "SCHEDULES",
     "Order",
     "Plan",
+    "Schedule",
+    "Slot",
     "copies_of_streams",
     "fold",
     "lay_out",

@@ -50,15 +50,15 @@ def unfolded_size(plan: Plan) -> int:
     slots = lay_slots(plan, collapse=False)
     copies = copies_of_streams(parallelism)
     per_segment = np.array([copies[s.stream].sum() for s in plan.segments])
-    transfers = plan.job.micro_batches * int(
-        np.count_nonzero(plan.forward_transfer >= 0) + np.count_nonzero(plan.backward_transfer >= 0)
-    )
+    forward, gradient = slots.stage[slots.place]
+    transfers = int((forward[:-1] != forward[1:]).sum() + (gradient[:-1] != gradient[1:]).sum())
     groups = process_groups(parallelism)
     buckets = sum(
         len(b) * (parallelism.stage_ranks // groups[b.group].size)
         for side in (plan.step.gradients, plan.step.parameters)
-        for stage in side
-        for b in stage
+        for stage in range(parallelism.pp)
+        for v in plan.chunks_of(stage)
+        for b in side[v]
     )
     return int(per_segment[slots.segment].sum()) + transfers * parallelism.stage_ranks + buckets
 

@@ -11,7 +11,15 @@ from seer.spec import Job, LayerKind
 from seer.workload.memory import dense_and_expert
 from seer.workload.passes import Operators, PassWriter, active_operators
 from seer.workload.program import Program, Rows
+from seer.workload.schedules import Slot
 from seer.workload.segments import Part, Segment, write_segment
+
+_NAMES = {
+    Slot.forward: "forward",
+    Slot.backward: "backward",
+    Slot.input_grad: "input gradient",
+    Slot.weight_grad: "weight gradient",
+}
 
 PARAMETER_BYTES = 2.0
 """Gathered parameters travel in 16 bits (FSDP mixed precision, distributed optimizer)."""
@@ -69,18 +77,24 @@ class ChunkWriter:
         self._again = modules if self._recompute == "selective" else ()
         self._layers: dict[LayerKind, Operators] = {}
 
-    def write(self, kinds: Sequence[LayerKind], first: bool, last: bool, backward: bool) -> Segment:
-        """The segment of a chunk; `first` has the embedding, `last` the head."""
+    def write(self, slot: Slot, kinds: Sequence[LayerKind], first: bool, last: bool) -> Segment:
+        """The segment of one pass of a chunk; `first` has the embedding, `last` the head."""
         extras = [n for n, present in (("embedding", first), ("head", last)) if present]
         count = f"{len(kinds)} layer{'' if len(kinds) == 1 else 's'}"
-        name = ", ".join([f"{'backward' if backward else 'forward'} of {count}", *extras])
+        name = ", ".join([f"{_NAMES[slot]} of {count}", *extras])
         saved = self._saved_bytes(kinds, first, last)
-        working = self._working_bytes(kinds)
-        if not backward:
+        if slot == Slot.forward:
             parts = [self._arrival(first), *self._forward_parts(kinds, first, last)]
             return write_segment(name, self._rows, parts, saved, 0.0)
-        parts = [self._arrival(last), *self._backward_parts(kinds, first, last)]
-        return write_segment(name, self._rows, parts, working, saved + working)
+        held = min(saved, sum(self.layer(k).weight_input_bytes for k in kinds))
+        if slot == Slot.weight_grad:
+            parts = self._weight_parts(kinds)
+            return write_segment(name, self._rows, parts, 0.0, held)
+        working = self._working_bytes(kinds)
+        weights = slot == Slot.backward
+        parts = [self._arrival(last), *self._backward_parts(kinds, first, last, weights)]
+        freed = saved + working - (0.0 if weights else held)
+        return write_segment(name, self._rows, parts, working, freed)
 
     def layer(self, kind: LayerKind) -> Operators:
         """The operators of one kind of layer."""
@@ -111,7 +125,22 @@ class ChunkWriter:
             parts.append(self._outside("head", backward=False))
         return parts
 
-    def _backward_parts(self, kinds: Sequence[LayerKind], first: bool, last: bool) -> list[Part]:
+    def _weight_parts(self, kinds: Sequence[LayerKind]) -> list[Part]:
+        """Weight gradients that were put off; the head's stay with its input gradient."""
+        parts: list[Part] = []
+        number = len(kinds)
+        for kind, run in reversed(_runs(kinds)):
+            program = Program()
+            self._writer.weight_gradients(program, self.layer(kind))
+            self._accumulate(program, kind)
+            self._reduce(program, self._layer_weights(kind))
+            parts.append(Part(program, run, number - 1, -1))
+            number -= run
+        return parts
+
+    def _backward_parts(
+        self, kinds: Sequence[LayerKind], first: bool, last: bool, weights: bool
+    ) -> list[Part]:
         parts = [self._outside("head", backward=True)] if last else []
         parts += self._predictions(backward=True) if last else []
         number = len(kinds)
@@ -122,9 +151,10 @@ class ChunkWriter:
             operators = self.layer(kind)
             if self._recompute == "full":
                 self._writer.forward(program, operators)
-            self._writer.backward(program, operators, self._again)
-            self._accumulate(program, kind)
-            self._reduce(program, self._layer_weights(kind))
+            self._writer.backward(program, operators, self._again, weights=weights)
+            if weights:
+                self._accumulate(program, kind)
+                self._reduce(program, self._layer_weights(kind))
             parts.append(Part(program, run, number - 1, -1))
             number -= run
         parts += [self._outside("embedding", backward=True)] if first else []

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from seer.spec import Job, LayerKind, ModelSpec
-from seer.workload.schedule import Order
-from seer.workload.segments import Segment
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,8 @@ def shards(job: Job, level: int) -> tuple[int, int]:
     return dense, parallelism.expert_dp
 
 
-def stage_parameters(job: Job) -> tuple[StageParameters, ...]:
-    """What each pipeline stage holds besides activations.
+def stage_parameters(job: Job, held_by: Sequence[Sequence[int]]) -> tuple[StageParameters, ...]:
+    """What each pipeline stage holds besides activations; `held_by` are its virtual stages.
 
     Bytes per parameter come from the framework preset (`param_bytes`, `grad_bytes`,
     `optimizer_bytes` by precision); ZeRO 1, 2 and 3 cut optimizer states, gradients and parameters
@@ -109,7 +107,6 @@ def stage_parameters(job: Job) -> tuple[StageParameters, ...]:
     """
     framework, precision = job.framework, job.training.storage
     counts = virtual_stage_parameters(job)
-    pp = job.parallelism.pp
     offloaded = "optimizer" in job.training.offload
 
     def held(dense: float, expert: float, per_parameter: float, level: int) -> float:
@@ -117,9 +114,9 @@ def stage_parameters(job: Job) -> tuple[StageParameters, ...]:
         return (dense / over_dense + expert / over_expert) * per_parameter
 
     stages = []
-    for stage in range(pp):
-        dense = sum(d for d, _ in counts[stage::pp])
-        expert = sum(e for _, e in counts[stage::pp])
+    for chunks in held_by:
+        dense = sum(counts[v][0] for v in chunks)
+        expert = sum(counts[v][1] for v in chunks)
         stages.append(
             StageParameters(
                 dense=dense,
@@ -132,20 +129,3 @@ def stage_parameters(job: Job) -> tuple[StageParameters, ...]:
             )
         )
     return tuple(stages)
-
-
-def peak_activation_bytes(
-    order: Order, forward: Sequence[Segment], backward: Sequence[Segment]
-) -> float:
-    """Most activation bytes a stage holds while it runs `order`, an upper bound of any play.
-
-    `forward` and `backward` are the segments of the stage's chunks. Slots of a rank run one after
-    another, so the running sum over slots is exact up to what a segment frees before it ends.
-    """
-    alloc = np.array([[s.alloc_bytes for s in side] for side in (forward, backward)])
-    free = np.array([[s.free_bytes for s in side] for side in (forward, backward)])
-    side = order.backward.astype(int)
-    live_before = np.concatenate(
-        [[0.0], np.cumsum(alloc[side, order.chunk] - free[side, order.chunk])]
-    )
-    return float(np.max(live_before[:-1] + alloc[side, order.chunk], initial=0.0))

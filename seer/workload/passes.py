@@ -46,6 +46,11 @@ class Operators:
         """Activation bytes kept for backward when nothing is recomputed."""
         return sum(v.get("saves", 0.0) for _, v in self.items)
 
+    @property
+    def weight_input_bytes(self) -> float:
+        """Activation bytes that weight gradients need: the inputs of weight GEMMs."""
+        return sum(v.get("saves", 0.0) for op, v in self.items if _has_weight(op, v))
+
     def kept_bytes(self, recomputed: Collection[str]) -> float:
         """`saved_bytes` without the inside of modules that backward runs again.
 
@@ -90,12 +95,28 @@ class PassWriter:
             else:
                 program.compute(self._row(op, values, Pass.forward))
 
-    def backward(
-        self, program: Program, operators: Operators, recomputed: Collection[str] = ()
-    ) -> None:
-        """Append input-gradient and weight-gradient operators, in reverse.
+    def weight_gradients(self, program: Program, operators: Operators) -> None:
+        """Append the weight-gradient operators alone, in reverse (zero-bubble schedules)."""
+        for position in range(len(operators.items) - 1, -1, -1):
+            op, values = operators.items[position]
+            if not _has_weight(op, values):
+                continue
+            gathers, _, _ = _before_gemm(operators.items, position)
+            for gather in gathers:
+                program.communicate(self._row(*gather, Pass.wgrad), gather[0].group)
+            program.compute(self._row(op, values, Pass.wgrad))
 
-        Modules in `recomputed` run forward again before their backward.
+    def backward(
+        self,
+        program: Program,
+        operators: Operators,
+        recomputed: Collection[str] = (),
+        *,
+        weights: bool = True,
+    ) -> None:
+        """Append input-gradient and, unless `weights` is false, weight-gradient operators.
+
+        In reverse. Modules in `recomputed` run forward again before their backward.
         """
         items = operators.items
         position = len(items) - 1
@@ -106,7 +127,7 @@ class PassWriter:
                 waiting.remove(op.module)
                 self.forward(program, operators, op.module)
             if _has_weight(op, values):
-                position = self._backward_gemm(program, items, position)
+                position = self._backward_gemm(program, items, position, weights)
                 continue
             if op.kind in COMMUNICATION:
                 if op.passes in ("backward", "both"):
@@ -117,43 +138,27 @@ class PassWriter:
                 program.compute(self._row(op, values, Pass.backward))
             position -= 1
 
-    def _backward_gemm(
-        self,
-        program: Program,
-        items: Items,
-        position: int,
-    ) -> int:
+    def _backward_gemm(self, program: Program, items: Items, position: int, weights: bool) -> int:
         """Input gradient, weight gradient and the collectives in front of the GEMM.
 
         Returns the position of the next item to handle. Order as in Megatron's
         `LinearWithGradAccumulationAndAsyncCommunication.backward`.
         """
-        gemm, (op, values) = position, items[position]
-        gathers, collectives = [], []
-        position -= 1
-        while position >= 0 and items[position][0].group == "tp":
-            passes = items[position][0].passes
-            if passes == "wgrad":
-                gathers.append(items[position])
-            elif passes in ("backward", "both"):
-                collectives.append(items[position])
-            position -= 1
-        overlap = self._overlap != "none"
-        for gather in gathers:
+        op, values = items[position]
+        gathers, collectives, following = _before_gemm(items, position)
+        overlap = self._overlap != "none" and weights
+        for gather in gathers if weights else []:
             row = self._row(*gather, Pass.wgrad)
             program.communicate(row, gather[0].group, beside=1 if overlap else 0)
-        self._gemm(program, items, gemm, Pass.dgrad, step=-1)
+        self._gemm(program, items, position, Pass.dgrad, step=-1)
+        if weights and not overlap:
+            program.compute(self._row(op, values, Pass.wgrad))
+        for collective in collectives:
+            row = self._row(*collective, Pass.backward)
+            program.communicate(row, collective[0].group, beside=1 if overlap else 0)
         if overlap:
-            for collective in collectives:
-                row = self._row(*collective, Pass.backward)
-                program.communicate(row, collective[0].group, beside=1)
             program.compute(self._row(op, values, Pass.wgrad))
-        else:
-            program.compute(self._row(op, values, Pass.wgrad))
-            for collective in collectives:
-                row = self._row(*collective, Pass.backward)
-                program.communicate(row, collective[0].group)
-        return position
+        return following
 
     def group_size(self, group: str) -> int:
         """Ranks of a group."""
@@ -311,6 +316,21 @@ def _is_gemm_beside(items: Items, position: int, step: int) -> bool:
     while 0 <= position < len(items) and items[position][0].kind in COMMUNICATION:
         position += step
     return 0 <= position < len(items) and items[position][0].kind == OperatorKind.gemm
+
+
+def _before_gemm(items: Items, position: int) -> tuple[list[Item], list[Item], int]:
+    """Tensor-parallel collectives in front of a GEMM: gathers of its input for the weight gradient,
+    collectives of its input gradient, and the position of the item before them."""
+    gathers, collectives = [], []
+    position -= 1
+    while position >= 0 and items[position][0].group == "tp":
+        passes = items[position][0].passes
+        if passes == "wgrad":
+            gathers.append(items[position])
+        elif passes in ("backward", "both"):
+            collectives.append(items[position])
+        position -= 1
+    return gathers, collectives, position
 
 
 def _has_weight(op: TemplateOperator, values: Mapping[str, float]) -> bool:

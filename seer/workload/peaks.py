@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.workload.memory import peak_activation_bytes
 from seer.workload.plan import Plan
+from seer.workload.slots import lay_slots
 
 
 def peak_bytes(plan: Plan) -> NDArray[np.float64]:
     """Most bytes a rank of each stage holds at once: an upper bound of any play. float64[pp]."""
-    return np.array([sum(stage_bytes(plan, s).values()) for s in range(len(plan.orders))])
+    held = np.array([p.total_bytes for p in plan.parameters])
+    return np.asarray(held + activation_bytes(plan))
 
 
 def stage_bytes(plan: Plan, stage: int) -> dict[str, float]:
@@ -21,15 +22,22 @@ def stage_bytes(plan: Plan, stage: int) -> dict[str, float]:
         "parameters_bytes": held.parameter_bytes,
         "gradients_bytes": held.gradient_bytes,
         "optimizer_bytes": held.optimizer_bytes,
-        "activations_bytes": activation_bytes(plan, stage),
+        "activations_bytes": float(activation_bytes(plan)[stage]),
     }
 
 
-def activation_bytes(plan: Plan, stage: int) -> float:
-    """Most activation bytes that a rank of the stage holds at once."""
-    chunks = range(stage, len(plan.forward_segment), plan.job.parallelism.pp)
-    return peak_activation_bytes(
-        plan.orders[stage],
-        [plan.segments[plan.forward_segment[v]] for v in chunks],
-        [plan.segments[plan.backward_segment[v]] for v in chunks],
-    )
+def activation_bytes(plan: Plan) -> NDArray[np.float64]:
+    """Most activation bytes that a rank of each stage holds at once. float64[pp].
+
+    Slots of a rank run one after another, so the running sum over its slots is exact up to what a
+    segment frees before it ends.
+    """
+    slots = lay_slots(plan, collapse=True)
+    alloc = np.array([s.alloc_bytes for s in plan.segments])[slots.segment]
+    free = np.array([s.free_bytes for s in plan.segments])[slots.segment]
+    peaks = np.zeros(plan.job.parallelism.pp)
+    for stage in range(len(peaks)):
+        mine = slots.stage == stage
+        live_before = np.cumsum(alloc[mine] - free[mine]) - (alloc[mine] - free[mine])
+        peaks[stage] = np.max(live_before + alloc[mine], initial=0.0)
+    return peaks

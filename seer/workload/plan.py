@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.errors import InfeasibleError
-from seer.graph import OperatorKind, WorkTable
+from seer.graph import OperatorKind, Pass, WorkTable
 from seer.graph.template import LayerTemplate
 from seer.spec import Job, LayerKind
 from seer.workload.chunks import ChunkWriter
@@ -19,8 +19,8 @@ from seer.workload.memory import (
     virtual_stage_layers,
 )
 from seer.workload.program import Rows
-from seer.workload.schedule import SCHEDULES, Order
-from seer.workload.segments import Segment
+from seer.workload.schedules import SCHEDULES, Costs, Schedule, Slot
+from seer.workload.segments import Segment, overlap_segments
 from seer.workload.step import StepRows, write_step
 
 
@@ -36,12 +36,13 @@ class Plan:
     segments : tuple of Segment
     segment_row : int32[len(segments)]
         Work row of each collapsed segment.
-    forward_segment, backward_segment : int32[pp * vpp]
-        Segment of each virtual stage (chunk * pp + stage).
-    orders : tuple of Order
-        Program of each stage.
-    forward_transfer, backward_transfer : int32[pp * vpp]
-        Work row of the transfer out of a virtual stage in each direction; -1 = none.
+    segment_of : int32[4, virtual stages]
+        Segment of each pass (`Slot`) of a virtual stage; -1 where the schedule has no such pass.
+    overlapped_segment : int32[virtual stages, virtual stages]
+        Segment of a forward of one run with a backward of another; -1 where there is none.
+    schedule : Schedule
+    transfer : int32[2, pp, pp]
+        Work row of a transfer of activations (0) or gradients (1) from stage to stage.
     step : StepRows
     parameters : tuple of StageParameters
         Per stage.
@@ -51,13 +52,16 @@ class Plan:
     work: WorkTable
     segments: tuple[Segment, ...]
     segment_row: NDArray[np.int32]
-    forward_segment: NDArray[np.int32]
-    backward_segment: NDArray[np.int32]
-    orders: tuple[Order, ...]
-    forward_transfer: NDArray[np.int32]
-    backward_transfer: NDArray[np.int32]
+    segment_of: NDArray[np.int32]
+    overlapped_segment: NDArray[np.int32]
+    schedule: Schedule
+    transfer: NDArray[np.int32]
     step: StepRows
     parameters: tuple[StageParameters, ...]
+
+    def chunks_of(self, stage: int) -> list[int]:
+        """The virtual stages that a stage holds."""
+        return [int(v) for v in self.schedule.virtual_stage[stage]]
 
 
 def lay_out(job: Job, template: LayerTemplate) -> Plan:
@@ -75,69 +79,114 @@ def lay_out(job: Job, template: LayerTemplate) -> Plan:
             f"{parallelism.dp} replicas) is below 1",
             hint="a larger global batch, or fewer GPUs",
         )
-    orders = tuple(
-        SCHEDULES[parallelism.schedule](s, parallelism.pp, parallelism.vpp, job.micro_batches)
-        for s in range(parallelism.pp)
+    schedule = SCHEDULES[parallelism.schedule](
+        parallelism.pp, parallelism.vpp, job.micro_batches, pass_costs(job)
     )
-    chunks = ChunkWriter(job, template, rows)
-    stages = parallelism.pp * parallelism.vpp
-    segments: list[Segment] = []
-    seen: dict[tuple[tuple[LayerKind, ...], bool, bool, bool], int] = {}
-    segment_of = np.zeros((2, stages), np.int32)
-    for v, kinds in enumerate(virtual_stage_kinds(job)):
-        for backward in (False, True):
-            key = (kinds, v == 0, v == stages - 1, backward)
-            if key not in seen:
-                seen[key] = len(segments)
-                segments.append(chunks.write(*key))
-            segment_of[int(backward), v] = seen[key]
-    parameters = stage_parameters(job)
-    transfers = _transfer_rows(job, rows)
-    step = write_step(job, rows, virtual_stage_layers(job))
+    library = _Library(job, template, rows, schedule)
+    transfer = _transfer_rows(job, rows)
+    step = write_step(job, rows, virtual_stage_layers(job), schedule)
+    segments = tuple(library.segments)
+    kind = int(OperatorKind.segment)  # numbered, since different segments may have one name
     segment_row = np.array(
-        [rows.id_of({"name": s.name, "kind": int(OperatorKind.segment)}) for s in segments],
+        [rows.id_of({"name": s.name, "kind": kind, "m": i}) for i, s in enumerate(segments)],
         dtype=np.int32,
     )
     return Plan(
         job=job,
         work=WorkTable.from_rows(rows.rows),
-        segments=tuple(segments),
+        segments=segments,
         segment_row=segment_row,
-        forward_segment=segment_of[0],
-        backward_segment=segment_of[1],
-        orders=orders,
-        forward_transfer=transfers[0],
-        backward_transfer=transfers[1],
+        segment_of=library.segment_of,
+        overlapped_segment=library.overlapped,
+        schedule=schedule,
+        transfer=transfer,
         step=step,
-        parameters=parameters,
+        parameters=stage_parameters(job, schedule.virtual_stage.tolist()),
     )
 
 
-def _transfer_rows(job: Job, rows: Rows) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Work of the transfer out of each virtual stage, forward and backward."""
+def pass_costs(job: Job) -> Costs:
+    """Relative times of a layer's passes by flop, for schedules that place passes by their length.
+
+    Input and weight gradient have the flop of the forward GEMMs each; attention adds its forward
+    once to the forward and 2.5 times to the input gradient (five GEMMs against two).
+    """
+    model, training = job.model, job.training
+    kind = model.layer_kind(model.layers - 1)
+    idle = (model.experts - model.top_k) * model.expert_parameters if kind.moe else 0
+    weights = 2.0 * (model.layer_parameters(kind) - idle)
+    attention = 2.0 * training.sequence_length * model.heads * model.head_dim
+    again = weights + attention if training.recompute == "full" else 0.0
+    return Costs(weights + attention, weights + 2.5 * attention + again, weights)
+
+
+class _Library:
+    """The distinct segments that a schedule plays."""
+
+    def __init__(self, job: Job, template: LayerTemplate, rows: Rows, schedule: Schedule) -> None:
+        self.segments: list[Segment] = []
+        self._rows = rows
+        self._chunks = ChunkWriter(job, template, rows)
+        self._seen: dict[tuple[Slot, tuple[LayerKind, ...], bool, bool], int] = {}
+        self._kinds = virtual_stage_kinds(job)
+        stages = schedule.virtual_stages
+        self.segment_of = np.full((4, stages), -1, dtype=np.int32)
+        self.overlapped = np.full((stages, stages), -1, dtype=np.int32)
+        used = {Slot(int(s)) for order in schedule.orders for s in np.unique(order.slot)}
+        if Slot.overlapped in used:
+            used |= {Slot.forward, Slot.backward}
+        for v in range(stages):
+            for slot in sorted(used - {Slot.overlapped}):
+                self.segment_of[slot, v] = self._segment(slot, v)
+        self._overlap(schedule)
+
+    def _segment(self, slot: Slot, v: int) -> int:
+        key = (slot, self._kinds[v], v == 0, v == len(self._kinds) - 1)
+        if key not in self._seen:
+            self._seen[key] = len(self.segments)
+            self.segments.append(self._chunks.write(*key))
+        return self._seen[key]
+
+    def _overlap(self, schedule: Schedule) -> None:
+        """Segments of the pairs that run together."""
+        made: dict[tuple[int, int], int] = {}
+        for order, held in zip(schedule.orders, schedule.virtual_stage, strict=True):
+            both = order.slot == Slot.overlapped
+            pairs = np.stack([held[order.chunk[both]], held[order.other_chunk[both]]], axis=1)
+            for v, other in np.unique(pairs, axis=0).tolist():
+                forward = int(self.segment_of[Slot.forward, v])
+                backward = int(self.segment_of[Slot.backward, other])
+                if (forward, backward) not in made:
+                    made[forward, backward] = len(self.segments)
+                    halves = self.segments[forward], self.segments[backward]
+                    self.segments.append(overlap_segments(*halves, self._rows))
+                self.overlapped[v, other] = made[forward, backward]
+
+
+def _transfer_rows(job: Job, rows: Rows) -> NDArray[np.int32]:
+    """Work of a transfer from stage to stage, forward (0) and backward (1)."""
     parallelism, training = job.parallelism, job.training
-    stages = parallelism.pp * parallelism.vpp
-    forward, backward = np.full((2, stages), -1, dtype=np.int32)
-    if parallelism.pp == 1:
-        return forward, backward
+    transfer = np.full((2, parallelism.pp, parallelism.pp), -1, dtype=np.int32)
     element = 4.0 if training.storage == "fp32" else 2.0
     tokens = training.micro_batch * training.sequence_length / parallelism.cp
     bytes_sent = element * tokens * job.model.hidden
     if parallelism.sequence_parallel or job.framework.scatter_gather:
         bytes_sent /= parallelism.tp
-    stride = parallelism.stage_ranks
-    node = job.cluster.devices_per_node
-    for v in range(stages - 1):
-        here, there = (v % parallelism.pp) * stride, ((v + 1) % parallelism.pp) * stride
-        row = {
-            "name": "pipeline transfer",
-            "kind": int(OperatorKind.send_recv),
-            "group": "pp",
-            "message_bytes": bytes_sent,
-            "group_ranks": 2,
-            "group_nodes": 1 if here // node == there // node else 2,
-            "nic_share": 1.0 / node,
-        }
-        forward[v] = rows.id_of(row | {"train_pass": 1})
-        backward[v + 1] = rows.id_of(row | {"train_pass": 4})
-    return forward, backward
+    node_of = np.arange(parallelism.pp) * parallelism.stage_ranks // job.cluster.devices_per_node
+    near = node_of[:, None] == node_of[None, :]
+    for backward, train_pass in ((0, Pass.forward), (1, Pass.backward)):
+        for nodes, where in ((1, near & ~np.eye(parallelism.pp, dtype=bool)), (2, ~near)):
+            if not where.any():
+                continue
+            row = {
+                "name": "pipeline transfer",
+                "kind": int(OperatorKind.send_recv),
+                "group": "pp",
+                "message_bytes": bytes_sent,
+                "group_ranks": 2,
+                "group_nodes": nodes,
+                "nic_share": 1.0 / job.cluster.devices_per_node,
+                "train_pass": int(train_pass),
+            }
+            transfer[backward][where] = rows.id_of(row)
+    return transfer

@@ -120,6 +120,45 @@ def write_segment(
     )
 
 
+def overlap_segments(forward: Segment, backward: Segment, rows: Rows) -> Segment:
+    """A forward and a backward of two micro-batches as one segment (DualPipe).
+
+    Operators keep their order within each half and are interleaved by how far along their half they
+    are, so that communication of one half runs beside compute of the other. Source: DeepSeek-V3
+    report, section 3.2.1.
+    """
+    halves = [forward, backward]
+    inner = [np.arange(1, len(half) - 1) for half in halves]  # without the joins
+    progress = np.concatenate([(i - 0.5) / max(len(i), 1) for i in inner])
+    half = np.repeat([0, 1], [len(i) for i in inner])
+    order = np.lexsort((half, progress))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(1, len(order) + 1)
+    size = len(order) + 2
+    places = [np.concatenate([[0], place[half == number], [size - 1]]) for number in (0, 1)]
+    join = join_row(rows)
+    work, stream, layer = np.full(size, join), np.full(size, COMPUTE), np.full(size, -1)
+    pairs = []
+    for segment, at in zip(halves, places, strict=True):
+        work[at[1:-1]] = segment.work_id[1:-1]
+        stream[at[1:-1]] = segment.stream[1:-1]
+        layer[at[1:-1]] = segment.layer[1:-1]
+        pairs.append(np.stack([at[segment.before], at[segment.after]], axis=1))
+    edges = np.concatenate(pairs)
+    return Segment(
+        name=f"{forward.name} with {backward.name}",
+        work_id=work.astype(np.int32),
+        stream=stream.astype(np.int8),
+        layer=layer.astype(np.int32),
+        before=edges[:, 0].astype(np.int32),
+        after=edges[:, 1].astype(np.int32),
+        layer_first=places[0][forward.layer_first].astype(np.int32),
+        layer_last=places[1][backward.layer_last].astype(np.int32),
+        alloc_bytes=forward.alloc_bytes + backward.alloc_bytes,
+        free_bytes=forward.free_bytes + backward.free_bytes,
+    )
+
+
 def _edges(parts: Sequence[Part], starts: NDArray[np.int64]) -> Pairs:
     """Edges inside repeats, from repeat to repeat, and from part to part."""
     edges: list[Pairs] = []

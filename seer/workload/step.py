@@ -13,6 +13,7 @@ from seer.spec import Job
 from seer.workload.groups import ProcessGroup, process_groups
 from seer.workload.memory import shards, virtual_stage_parameters
 from seer.workload.program import Rows
+from seer.workload.schedules import Schedule
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ class StepRows:
     overhead: int
 
 
-def write_step(job: Job, rows: Rows, layers: Sequence[int]) -> StepRows:
+def write_step(job: Job, rows: Rows, layers: Sequence[int], schedule: Schedule) -> StepRows:
     """Write the rows; `layers` are those of each virtual stage."""
     counts = virtual_stage_parameters(job)
-    pp = job.parallelism.pp
+    held_by = schedule.virtual_stage.tolist()
     groups = process_groups(job.parallelism)
     return StepRows(
         gradients=tuple(
@@ -72,8 +73,8 @@ def write_step(job: Job, rows: Rows, layers: Sequence[int]) -> StepRows:
             _both(job, rows, groups, pair, n, backward=False)
             for pair, n in zip(counts, layers, strict=True)
         ),
-        embedding=_embedding_row(job, rows),
-        optimizer=tuple(_optimizer_row(job, rows, counts[s::pp]) for s in range(pp)),
+        embedding=_embedding_row(job, rows, ends_of(schedule)),
+        optimizer=tuple(_optimizer_row(job, rows, [counts[v] for v in c]) for c in held_by),
         overhead=_overhead_row(job, rows),
     )
 
@@ -154,11 +155,19 @@ def _buckets(
     return Buckets(group.name, np.array(work_id, np.int32), layer.astype(np.int32))
 
 
-def _embedding_row(job: Job, rows: Rows) -> int:
+def ends_of(schedule: Schedule) -> tuple[int, int]:
+    """Stages of the first and of the last virtual stage (of the first copy of the parameters)."""
+    first = np.argwhere((schedule.virtual_stage == 0) & (schedule.replica == 0))
+    last = schedule.virtual_stages - 1
+    end = np.argwhere((schedule.virtual_stage == last) & (schedule.replica == 0))
+    return int(first[0, 0]), int(end[0, 0])
+
+
+def _embedding_row(job: Job, rows: Rows, ends: tuple[int, int]) -> int:
     parallelism, model, cluster = job.parallelism, job.model, job.cluster
-    if parallelism.pp == 1 or not model.tied_embeddings:
+    if ends[0] == ends[1] or not model.tied_embeddings:
         return -1
-    distance = (parallelism.pp - 1) * parallelism.stage_ranks
+    distance = abs(ends[1] - ends[0]) * parallelism.stage_ranks
     per_parameter = job.framework.grad_reduce_bytes[job.training.storage]
     return rows.id_of(
         {

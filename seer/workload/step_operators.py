@@ -7,6 +7,7 @@ import numpy as np
 from seer.workload.logical import IntArray, Logical
 from seer.workload.plan import Plan
 from seer.workload.slots import Slots
+from seer.workload.step import ends_of
 
 
 def add_step(plan: Plan, slots: Slots, logical: Logical) -> None:
@@ -15,8 +16,9 @@ def add_step(plan: Plan, slots: Slots, logical: Logical) -> None:
     exit_of_stage = slots.exit[slots.stage_end]
     reduced = [_reduce_gradients(plan, slots, logical, stage) for stage in range(parallelism.pp)]
     if plan.step.embedding >= 0:
-        pair = logical.add(np.array([plan.step.embedding]), 0, "rank")
-        for stage in (0, parallelism.pp - 1):
+        ends = ends_of(plan.schedule)
+        pair = logical.add(np.array([plan.step.embedding]), ends[0], "rank")
+        for stage in ends:
             logical.connect(exit_of_stage[[stage]], pair)
             if len(reduced[stage]):
                 logical.connect(reduced[stage][-1:], pair)
@@ -27,7 +29,7 @@ def add_step(plan: Plan, slots: Slots, logical: Logical) -> None:
         logical.issue(stage, "compute", optimizer)
         logical.connect(reduced[stage], np.broadcast_to(optimizer, len(reduced[stage])))
         if not framework.param_gather_overlap:
-            for v in range(stage, len(plan.step.parameters), parallelism.pp):
+            for v in plan.chunks_of(stage):
                 for buckets in plan.step.parameters[v]:
                     gather = logical.add(buckets.work_id, stage, buckets.group)
                     logical.issue(stage, buckets.group, gather)
@@ -41,19 +43,18 @@ def add_step(plan: Plan, slots: Slots, logical: Logical) -> None:
 
 def _reduce_gradients(plan: Plan, slots: Slots, logical: Logical, stage: int) -> IntArray:
     """Add the gradient collectives of a stage; returns them all."""
-    parallelism = plan.job.parallelism
-    table = slots.find()
     stage_exit = slots.exit[slots.stage_end[stage]]
     found: dict[str, list[tuple[IntArray, IntArray]]] = {}
-    for v in range(stage, parallelism.pp * parallelism.vpp, parallelism.pp):
+    for v in plan.chunks_of(stage):
         for buckets in plan.step.gradients[v]:
             added = logical.add(buckets.work_id, stage, buckets.group)
             ready = np.full(len(buckets), stage_exit)
             if plan.job.framework.dp_overlap:
-                last = table[1, v].max()  # slots are numbered in program order
+                last = slots.last_weights[stage, v]
                 layer_last = plan.segments[slots.segment[last]].layer_last
                 complete = layer_last[buckets.layer] if len(layer_last) else 0
-                ready = np.asarray(slots.enter[last] + complete)
+                inside = slots.enter[last] + complete
+                ready = np.minimum(np.broadcast_to(inside, len(buckets)), slots.exit[last])
             found.setdefault(buckets.group, []).append((added, ready))
     collected = [np.zeros(0, np.int64)]
     for group, pairs in found.items():
@@ -67,16 +68,15 @@ def _reduce_gradients(plan: Plan, slots: Slots, logical: Logical, stage: int) ->
 
 def _gather_parameters(plan: Plan, slots: Slots, logical: Logical) -> None:
     """All-gathers of the updated parameters beside the first forward of every chunk."""
-    parallelism = plan.job.parallelism
-    table = slots.find()
     issues = []
-    for stage in range(parallelism.pp):
-        for v in range(stage, parallelism.pp * parallelism.vpp, parallelism.pp):
+    for stage in range(plan.job.parallelism.pp):
+        for v in plan.chunks_of(stage):
             for buckets in plan.step.parameters[v]:
                 gather = logical.add(buckets.work_id, stage, buckets.group)
-                first = table[0, v].min()
+                first = slots.first_forward[stage, v]
                 layer_first = plan.segments[slots.segment[first]].layer_first
                 needed = layer_first[buckets.layer] if len(layer_first) else 0
-                logical.connect(gather, slots.enter[first] + np.broadcast_to(needed, len(gather)))
+                entry = np.minimum(slots.enter[first] + needed, slots.exit[first])
+                logical.connect(gather, np.broadcast_to(entry, len(gather)))
                 issues.append((np.full(len(gather), logical.stream(stage, buckets.group)), gather))
     logical.issues[:0] = issues  # the streams' first operators, before the gradients

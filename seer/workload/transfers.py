@@ -14,31 +14,28 @@ def add_transfers(plan: Plan, slots: Slots, logical: Logical) -> None:
     """Add every transfer: out of a slot's exit, into the enter of the slot that needs it.
 
     A transfer is one operator in two streams: the sender's to that peer in that direction, and the
-    receiver's from it. With a blocking framework the sender's next slot waits for it.
+    receiver's from it. With a blocking framework the sender's next slot waits for it. Neighbouring
+    virtual stages on one stage (the turn of a V) hand over without one.
     """
-    table = slots.find()
-    for backward, rows, step in (
-        (0, plan.forward_transfer, +1),
-        (1, plan.backward_transfer, -1),
+    forward, gradient = slots.place
+    for backward, source, target in (
+        (0, forward[:-1].ravel(), forward[1:].ravel()),
+        (1, gradient[1:].ravel(), gradient[:-1].ravel()),
     ):
-        senders = np.flatnonzero(rows >= 0)
-        if not len(senders):
+        here = slots.stage[source] == slots.stage[target]
+        logical.connect(slots.exit[source[here]], slots.enter[target[here]])
+        from_slot, to_slot = source[~here], target[~here]
+        if not len(from_slot):
             continue
-        from_slot = table[backward, senders].ravel()
-        to_slot = table[backward, senders + step].ravel()
-        virtual_stage = np.repeat(senders, table.shape[2])
-        transfer = logical.add(
-            rows[virtual_stage],
-            slots.stage[from_slot],
-            "rank",
-            micro_batch=slots.micro_batch[from_slot],
-        )
+        rows = plan.transfer[backward, slots.stage[from_slot], slots.stage[to_slot]]
+        micro_batch = np.broadcast_to(np.arange(forward.shape[1]), forward[1:].shape).ravel()
+        transfer = logical.add(rows, slots.stage[from_slot], "rank", micro_batch=micro_batch[~here])
         logical.connect(slots.exit[from_slot], transfer)
         logical.connect(transfer, slots.enter[to_slot])
         if plan.job.framework.p2p == "blocking":
             same_stage = from_slot + 1 <= slots.stage_end[slots.stage[from_slot]]
             logical.connect(transfer[same_stage], slots.enter[from_slot[same_stage] + 1])
-        _issue(logical, slots, transfer, from_slot, to_slot, "BF"[1 - backward])
+        _issue(logical, slots, transfer, from_slot, to_slot, "FB"[backward])
 
 
 def _issue(

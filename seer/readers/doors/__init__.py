@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from seer.errors import UnreadableError, UsageError
@@ -25,7 +26,7 @@ from seer.readers.doors.megatron_flags import (
 from seer.readers.doors.torchtitan import is_torchtitan, torchtitan_job
 from seer.readers.files import parse_json, parse_yaml, read_text
 
-__all__ = ["Foreign", "megatron_from_words", "open_door"]
+__all__ = ["Foreign", "is_foreign", "megatron_from_words", "open_door", "require"]
 
 Translate = Callable[[Mapping[str, Any], str, int | None], Foreign]
 _MAPPINGS: tuple[tuple[Callable[[Any], bool], Translate], ...] = (
@@ -45,11 +46,13 @@ def open_door(path: str | os.PathLike[str], given: Mapping[str, Any]) -> Foreign
     """
     where = os.fspath(path)
     text = read_text(path)
-    value = gpus = given.get("gpus")
+    value = given.get("gpus")
     gpus = value if isinstance(value, int) and not isinstance(value, bool) else None
     foreign = _foreign(text, where, gpus)
     if foreign is not None:
         require(foreign, given, where)
+        if isinstance(foreign.job.get("model"), dict):
+            foreign.job["model"].setdefault("name", Path(where.removesuffix(".gz")).stem)
     return foreign
 
 

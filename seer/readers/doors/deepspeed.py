@@ -56,7 +56,7 @@ def deepspeed_job(config: Mapping[str, Any], where: str, gpus: int | None) -> Fo
     handled = ("fp16", "bf16", "zero_optimization", "tensor_parallel")
     left = [name for name in top.unused() if name not in handled]
     note = unused_note([*left, *(f"zero_optimization.{name}" for name in zero.unused())])
-    return Foreign("DeepSpeed configuration", job, tuple([*notes, *([note] if note else [])]))
+    return Foreign("DeepSpeed configuration", job, (*notes, *([note] if note else [])))
 
 
 def _section(config: Mapping[str, Any], name: str, where: str) -> Arguments:

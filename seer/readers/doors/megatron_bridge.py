@@ -43,7 +43,7 @@ def megatron_bridge_job(config: Mapping[str, Any], where: str, gpus: int | None)
     job = megatron_job(args, gpus, notes)
     switched = [name for name in args.unused() if _says_something(values, name)]
     note = unused_note(switched)
-    return Foreign("Megatron-Bridge run_config", job, tuple([*notes, *([note] if note else [])]))
+    return Foreign("Megatron-Bridge run_config", job, (*notes, *([note] if note else [])))
 
 
 def _named_precision(name: str) -> dict[str, Any]:

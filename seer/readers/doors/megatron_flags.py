@@ -60,7 +60,8 @@ def _foreign(
     given: Mapping[str, Any],
 ) -> Foreign:
     notes = list(told)
-    args = Arguments(flags_of(words, where), where, lambda name: "--" + name.replace("_", "-"))
+    flags = {name: behind or True for name, behind in flags_of(words, where).items()}
+    args = Arguments(flags, where, lambda name: "--" + name.replace("_", "-"))
     world = _world_size(args)
     for name in _LAUNCHER:
         args.get(name)
@@ -69,7 +70,7 @@ def _foreign(
     note = unused_note(args.unused())
     for path, value in given.items():
         job = edit(job, path, value)
-    return Foreign(kind, job, tuple([*notes, *([note] if note else [])]))
+    return Foreign(kind, job, (*notes, *([note] if note else [])))
 
 
 def flags_of(words: Sequence[str], where: str) -> dict[str, list[str]]:

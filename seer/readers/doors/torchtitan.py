@@ -1,4 +1,4 @@
-"""TorchTitan: the JSON that `debug.save_config_file` writes, or a TOML of earlier versions -> job."""
+"""TorchTitan: the JSON that `debug.save_config_file` writes, or an earlier TOML, to a job."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from seer.readers import shipped
 from seer.readers.doors.arguments import Arguments, Foreign, unused_note
 from seer.readers.files import read_structured
+from seer.readers.published_words import uneven_stages
+from seer.readers.specs import read_model
 
 FRAMEWORK = "torchtitan"
 MODELS = {
@@ -58,11 +60,15 @@ def torchtitan_job(config: Mapping[str, Any], where: str, gpus: int | None) -> F
     model = _model(sections["model"], config)
     if model:
         job["model"] = model
+        layers = read_model(model).layers
+        stages = plan["pp"] * plan.get("vpp", 1)
+        if layers % stages:
+            plan["layers_per_stage"] = uneven_stages(layers, stages)
     if world:
         job["gpus"] = world
     unused = [f"{name}.{key}" for name, args in sections.items() for key in args.unused()]
     note = unused_note([key for key in unused if not key.startswith("model.")])
-    return Foreign("TorchTitan configuration", job, tuple([*notes, *([note] if note else [])]))
+    return Foreign("TorchTitan configuration", job, (*notes, *([note] if note else [])))
 
 
 _SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "compile", "float8")
@@ -199,7 +205,7 @@ def _framework(sections: Mapping[str, Arguments], plan: Mapping[str, Any]) -> di
         preset["tp_overlap"] = "pipelined"
     reduce = sections["training"].text("mixed_precision_reduce")
     if reduce == "bfloat16":
-        preset["grad_reduce_bytes"] = {name: 2 for name in preset["grad_reduce_bytes"]}
+        preset["grad_reduce_bytes"] = dict.fromkeys(preset["grad_reduce_bytes"], 2)
     return preset
 
 

@@ -1,0 +1,311 @@
+"""What a log of nccl-tests says, whatever its format, and which of its rows are measurements.
+
+A test is one run of one collective: its ranks and its rows. Message sizes and bus factors are those
+of doc/PERFORMANCE.md in the nccl-tests repository.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from seer.calibration.collective import bus_factor
+
+LARGEST_US = 1e15
+"""No time is longer: thirty years."""
+
+COLLECTIVES = {
+    "all_reduce": "all_reduce",
+    "allreduce": "all_reduce",
+    "all_gather": "all_gather",
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+    "broadcast": "broadcast",
+    "sendrecv": "send_recv",
+    "send_recv": "send_recv",
+}
+"""Name of a test, in lower case -> collective of a curve. Others (reduce, gather, scatter,
+alltoallv, hypercube) have no curve."""
+
+DTYPES = {
+    "float": "fp32",
+    "half": "fp16",
+    "double": "fp64",
+    "bfloat16": "bf16",
+    "float8_e4m3": "fp8",
+    "float8_e5m2": "fp8",
+    "f8e4m3": "fp8",
+    "f8e5m2": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+}
+
+LARGEST_ERROR = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
+"""What the versions before 2022-08 accept in their `error` column (DeltaMaxValue in their
+src/common.cu); any error of an integer is wrong."""
+
+_ROOTED = {"broadcast", "reduce", "gather", "scatter"}
+_REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
+
+
+class Unusable(Exception):
+    """Why a row, or a whole test, cannot be used."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One line of the list of ranks."""
+
+    rank: int
+    group: int
+    host: str
+    process: str
+
+
+@dataclass(frozen=True)
+class Half:
+    """The out-of-place or the in-place half of a row, as text.
+
+    Attributes
+    ----------
+    time, algbw, busbw : str
+        Microseconds, GB/s, GB/s.
+    wrong : str
+        Number of wrong values; "" or "N/A" where they were not checked.
+    error : str
+        The largest error, in old versions.
+    variation_percent : str
+        Coefficient of variation over the iterations, where it is reported.
+    of_host : bool
+        The time is one of the host (option -C).
+    """
+
+    time: str
+    algbw: str = ""
+    busbw: str = ""
+    wrong: str = ""
+    error: str = ""
+    variation_percent: str = ""
+    of_host: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One message size. `redop` and `root` are None where the test has no such column."""
+
+    line: int
+    size: str
+    dtype: str
+    redop: str | None
+    root: str | None
+    out_of_place: Half | None
+    in_place: Half | None
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Who took part: one communicator, and how many others ran at the same time."""
+
+    ranks: int
+    nodes: int
+    groups: int = 1
+
+
+@dataclass
+class Test:
+    """One run of one collective.
+
+    Attributes
+    ----------
+    name : str
+        Name of the program or collective, "" = not stated.
+    is_sure : bool
+        The program itself says its name; else it was only mentioned before the table.
+    per_process : int
+        Ranks of each process (threads x GPUs).
+    ranks : Ranks or None
+        Where the rows state them; else they follow from `devices`.
+    """
+
+    name: str = ""
+    is_sure: bool = False
+    tool: str = "nccl-tests"
+    library: str = ""
+    per_process: int = 1
+    devices: list[Device] = field(default_factory=list)
+    ranks: Ranks | None = None
+    rows: list[Row] = field(default_factory=list)
+
+
+def ranks_of(test: Test) -> Ranks:
+    """Ranks and nodes of a test, from its list of devices.
+
+    Some versions list one device for each process, or cut the list short: the number of processes
+    times their ranks counts where it is larger. Raises Unusable.
+    """
+    if test.ranks is not None:
+        return _checked(test.ranks)
+    if not test.devices:
+        raise Unusable("the log does not list its ranks ('# Rank ... on HOST')")
+    repeated = [rank for rank, n in Counter(d.rank for d in test.devices).items() if n > 1]
+    if repeated:
+        raise Unusable(
+            f"rank {repeated[0]} is listed twice: the processes did not form one communicator "
+            "(nccl-tests was built without MPI)"
+        )
+    groups = Counter(device.group for device in test.devices)
+    first = test.devices[0].group
+    if len(set(groups.values())) > 1:
+        raise Unusable("the groups of ranks are of different sizes")
+    members = [device for device in test.devices if device.group == first]
+    whole = test.per_process * len({(d.host, d.process) for d in test.devices})
+    count = max(len(members), whole // len(groups))
+    hosts = Counter(device.host for device in members)
+    if len(set(hosts.values())) > 1:
+        raise Unusable("the ranks are spread unevenly over the nodes")
+    return _checked(Ranks(count, len(hosts), len(groups)))
+
+
+def _checked(ranks: Ranks) -> Ranks:
+    if ranks.ranks < 2:
+        raise Unusable("one rank alone: nothing was sent")
+    if ranks.nodes < 1 or ranks.ranks % ranks.nodes:
+        raise Unusable("the ranks are spread unevenly over the nodes")
+    return ranks
+
+
+def collective_of(test: Test, ranks: Ranks) -> str:
+    """The collective of a test: by its name, else by its bus factor and columns.
+
+    A name that was only mentioned before the table must agree with these. Raises Unusable.
+    """
+    name = plain_name(test.name)
+    if not (test.is_sure and name):
+        possible = _possible(test, ranks)
+        if name not in possible:
+            if len(possible) != 1:
+                raise Unusable(
+                    "the log does not say which test it is: by its numbers "
+                    + (" or ".join(sorted(possible)) or "none that is known")
+                )
+            name = possible.pop()
+    if name not in COLLECTIVES:
+        raise Unusable(f"there is no curve for the collective '{name}'")
+    return COLLECTIVES[name]
+
+
+def plain_name(name: str) -> str:
+    """The test of a program name.
+
+    >>> plain_name("/opt/nccl-tests/build/all_reduce_perf_mpi"), plain_name("AllReduce")
+    ('all_reduce', 'allreduce')
+    """
+    plain = re.sub(r"_perf(_mpi)?$", "", name.strip().rsplit("/", 1)[-1].lower())
+    return COLLECTIVES.get(plain, plain) if "_" in plain else plain
+
+
+def _possible(test: Test, ranks: Ranks) -> set[str]:
+    """Tests whose bus factor, reduction and root fit the rows; collectives under their own name."""
+    n = ranks.ranks
+    factors = {name: float(bus_factor(name, n)) for name in set(COLLECTIVES.values())}
+    factors |= {"reduce": 1.0, "gather": (n - 1) / n, "scatter": (n - 1) / n}
+    possible = set(factors)
+    best = max(
+        (half for row in test.rows for half in (row.out_of_place, row.in_place) if half),
+        key=lambda half: number(half.algbw),
+        default=None,
+    )
+    if best is not None and number(best.algbw) > 0.1:
+        ratio = number(best.busbw) / number(best.algbw)
+        # Both are printed with two decimals, large ones with fewer.
+        slack = 0.01 + 0.01 * (1 + ratio) / number(best.algbw)
+        possible = {name for name in possible if abs(factors[name] / ratio - 1) < slack}
+    row = test.rows[0]
+    if row.redop is not None:
+        unlike = _REDUCING if row.redop.lower() in ("none", "") else set(factors) - _REDUCING
+        possible -= unlike - {"send_recv"}
+    if row.root is not None:
+        rooted = number(row.root) >= 0
+        possible &= _ROOTED if rooted else set(factors) - _ROOTED
+    return possible
+
+
+def number(text: str) -> float:
+    """The number in a cell; -1 where there is none or it is not finite."""
+    try:
+        value = float(text)
+    except ValueError:
+        return -1.0
+    return value if math.isfinite(value) else -1.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A usable row: SI units, and which half it is from."""
+
+    line: int
+    message_bytes: float
+    dtype: str
+    time_s: float
+    spread: float
+    is_in_place: bool
+
+
+def usable(rows: Iterable[Row], in_place: bool) -> tuple[list[Measured], list[tuple[int, str]]]:
+    """Rows as measurements, and (line, reason) of the others.
+
+    The asked-for half counts; the other one where that half is blank.
+    """
+    kept: list[Measured] = []
+    lost: list[tuple[int, str]] = []
+    for row in rows:
+        try:
+            kept.append(_measured(row, in_place))
+        except Unusable as reason:
+            lost.append((row.line, str(reason)))
+    return kept, lost
+
+
+def _measured(row: Row, in_place: bool) -> Measured:
+    wanted, other = (row.out_of_place, row.in_place)[:: -1 if in_place else 1]
+    half = wanted or other
+    if half is None:
+        raise Unusable("both halves of the row are blank")
+    if half.of_host:
+        raise Unusable("cputime (option -C): a time of the host, not of the device")
+    size, time_us = number(row.size), number(half.time)
+    if size <= 0:
+        raise Unusable(f"the size is '{row.size}', not a positive number of bytes")
+    if not 0 < time_us <= LARGEST_US:
+        raise Unusable(f"the time is '{half.time}', not a positive number of microseconds")
+    _refuse_wrong(half, row.dtype)
+    variation = number(half.variation_percent)
+    return Measured(
+        line=row.line,
+        message_bytes=size,
+        dtype=DTYPES.get(row.dtype.lower(), row.dtype.lower()),
+        time_s=time_us * 1e-6,
+        spread=variation / 100 if variation > 0 else math.nan,
+        is_in_place=half is row.in_place,
+    )
+
+
+def _refuse_wrong(half: Half, dtype: str) -> None:
+    if half.wrong and half.wrong.upper() != "N/A" and number(half.wrong) != 0:
+        raise Unusable(f"{half.wrong} values of the result are wrong")
+    if half.error and half.error.upper() != "N/A":
+        error = number(half.error)
+        if not 0 <= error <= LARGEST_ERROR.get(dtype.lower(), 0.0):
+            raise Unusable(f"the result is wrong: its error is {half.error}")
+
+
+def series_name(ordinal: int, ranks: Ranks, measured: Sequence[Measured]) -> list[str]:
+    """A name of the sweep for each row; a half that is not out of place is stated."""
+    beside = f", {ranks.groups} groups at once" if ranks.groups > 1 else ""
+    return [f"run {ordinal}{beside}{', in place' * row.is_in_place}" for row in measured]
