@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from seer import cost
 from seer.calibration import Calibration
-from seer.errors import InfeasibleError
-from seer.graph import OperatorGraph, Origin
+from seer.fluid import FluidRates, play_fluid
+from seer.graph import OperatorGraph, OperatorKind, Origin
 from seer.graph.template import LayerTemplate
 from seer.play import play
 from seer.readers import read_calibration, read_layer_template
-from seer.spec import Job, ParallelismSpec
+from seer.spec import Job
 from seer.timeline import Breakdown, RankAnalysis, Timeline, analyse_rank, busiest_rank
 from seer.workload import (
     Plan,
@@ -29,6 +29,9 @@ from seer.workload import (
 
 NORMAL_90 = 1.6449
 """Half-width of the central 90 % of a normal distribution, in standard deviations."""
+
+SUSTAINED_KINDS = (OperatorKind.gemm, OperatorKind.grouped_gemm, OperatorKind.attention)
+"""Kinds whose time depends on the clock that a power-limited device can sustain."""
 
 CLUSTER_SPREAD = 0.06
 """Standard deviation of log(time) between clusters of one GPU model that run the same plan.
@@ -70,6 +73,8 @@ class Forecast:
         Peak memory of a rank of each stage.
     memory_parts : mapping of part to bytes, of the heaviest stage
     coverage : mapping of origin to share of busy time
+    factor : Factor
+        The sustained-clock correction that was applied.
     pricing : Pricing
         Duration, origin, spread and curve of every row of `plan.work`.
     warnings : tuple of str
@@ -78,6 +83,7 @@ class Forecast:
     job: Job
     plan: Plan
     calibration: Calibration
+    factor: Factor
     pricing: cost.Pricing
     played: Played
     rank: int
@@ -127,11 +133,74 @@ def model_flop(job: Job) -> float:
     return float(tokens) * (6 * weights + attention)
 
 
+@dataclass(frozen=True)
+class Factor:
+    """One declared correction of a device: how much longer its matrix kernels take when sustained.
+
+    Attributes
+    ----------
+    value : float
+        Multiplies the time of GEMMs and attention.
+    spread : float
+        Standard deviation of log(value) over the runs behind it.
+    source : str
+        Where it comes from, for the output.
+    """
+
+    value: float
+    spread: float
+    source: str
+
+
+NO_FACTOR = Factor(1.0, 0.0, "")
+
+
+def declared_factor(calibration: Calibration, job: Job) -> Factor:
+    """The factor that a calibration declares for the precision of a job, or none."""
+    for entry in calibration.factors:
+        if job.training.precision in entry["precisions"]:
+            rows = ", ".join(entry["rows"])
+            source = f"sustained factor {entry['value']:.3f} of {calibration.name} from {rows}"
+            return Factor(float(entry["value"]), float(entry["spread"]), source)
+    return NO_FACTOR
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job with its work priced, before it is played."""
+
+    job: Job
+    plan: Plan
+    calibration: Calibration
+    pricing: cost.Pricing
+
+    def sustained(self, factor: float) -> cost.Pricing:
+        """The pricing with matrix kernels `factor` times as long."""
+        slowed = np.isin(self.plan.work.kind, SUSTAINED_KINDS)
+        time_s = np.where(slowed, self.pricing.time_s * factor, self.pricing.time_s)
+        return replace(self.pricing, time_s=time_s)
+
+
+def prepare(
+    job: Job,
+    *,
+    calibration: Calibration | None = None,
+    template: LayerTemplate | None = None,
+) -> Prepared:
+    """Lay the job out and price its work; `calibration` and `template` by name if not given."""
+    calibration = calibration or read_calibration(job.calibration)
+    template = template or read_layer_template(job.layer_template)
+    plan = lay_out(job, template)
+    return Prepared(job, plan, calibration, cost.price(plan.work, calibration, job.cluster))
+
+
 def forecast(
     job: Job,
     *,
     calibration: Calibration | None = None,
     template: LayerTemplate | None = None,
+    factor: Factor | None = None,
+    slowdown: float = 0.0,
     unfolded: bool = False,
     max_operators: int = 20_000_000,
 ) -> Forecast:
@@ -141,6 +210,12 @@ def forecast(
     ----------
     calibration, template
         Read from the job's names when not given.
+    factor : Factor, optional
+        Sustained-clock correction; the calibration's own where none is given, `NO_FACTOR` for
+        operator curves alone.
+    slowdown : float
+        How much longer a compute kernel takes while communication of its rank is in progress (0.2:
+        a fifth). Off by default: on published runs a slowdown of 0 to 0.2 changes the error little.
     unfolded : bool
         Play every rank instead of one per stage; same times, more operators.
 
@@ -149,17 +224,34 @@ def forecast(
     InfeasibleError
         The plan cannot run, or is larger than `max_operators` unfolded.
     """
-    calibration = calibration or read_calibration(job.calibration)
-    template = template or read_layer_template(job.layer_template)
-    plan = lay_out(job, template)
-    pricing = cost.price(plan.work, calibration, job.cluster)
-    if unfolded:
-        graph = unfold(plan, max_operators)
-        timeline = play(graph, pricing.time_s[graph.work_id])
+    prepared = prepare(job, calibration=calibration, template=template)
+    factor = factor or declared_factor(prepared.calibration, job)
+    plan, pricing = prepared.plan, prepared.sustained(factor.value)
+    if unfolded or slowdown > 0:
+        graph = unfold(plan, max_operators) if unfolded else fold(plan, collapse=False)
+        durations = pricing.time_s[graph.work_id]
+        timeline = play_at(graph, durations, slowdown)
         played = Played(graph, timeline, {}, {})
     else:
         played, pricing = play_folded(plan, pricing)
-    return _read_off(job, plan, calibration, pricing, played)
+    return _read_off(replace(prepared, pricing=pricing), played, factor)
+
+
+def play_at(graph: OperatorGraph, durations: NDArray[np.float64], slowdown: float) -> Timeline:
+    """Play with compute slowed by overlapping communication, or plainly when it is not."""
+    if slowdown > 0:
+        return play_fluid(graph, durations, FluidRates(slowdown=slowdown))
+    return play(graph, durations)
+
+
+def iteration_time(prepared: Prepared, factor: float) -> float:
+    """The folded iteration time under another factor, and nothing else. Seconds."""
+    plan, time_s = prepared.plan, prepared.sustained(factor).time_s
+    for row, segment in zip(plan.segment_row.tolist(), plan.segments, strict=True):
+        graph = segment.graph(plan.work)
+        time_s[row] = play(graph, time_s[graph.work_id]).makespan_s
+    graph = fold(plan)
+    return play(graph, time_s[graph.work_id]).makespan_s
 
 
 def play_folded(plan: Plan, pricing: cost.Pricing) -> tuple[Played, cost.Pricing]:
@@ -191,15 +283,14 @@ def operators_stood_for(plan: Plan, graph: OperatorGraph) -> int:
     return int(stands_for.sum())
 
 
-def _read_off(
-    job: Job, plan: Plan, calibration: Calibration, pricing: cost.Pricing, played: Played
-) -> Forecast:
+def _read_off(prepared: Prepared, played: Played, factor: Factor) -> Forecast:
+    job, plan, pricing = prepared.job, prepared.plan, prepared.pricing
     rank = busiest_rank(played.graph, played.timeline)
     analysis = analyse_rank(
         played.graph, played.timeline, rank, inner=played.inner, origin=pricing.origin
     )
     time_s = played.timeline.makespan_s
-    interval = _interval(plan, pricing, played, rank, time_s)
+    interval = _interval(prepared, played, rank, factor)
     peak = peak_bytes(plan)
     heaviest = int(np.argmax(peak))
     busy = analysis.busy_by_origin
@@ -207,7 +298,8 @@ def _read_off(
     return Forecast(
         job=job,
         plan=plan,
-        calibration=calibration,
+        calibration=prepared.calibration,
+        factor=factor,
         pricing=pricing,
         played=played,
         rank=rank,
@@ -223,21 +315,25 @@ def _read_off(
 
 
 def _interval(
-    plan: Plan, pricing: cost.Pricing, played: Played, rank: int, time_s: float
+    prepared: Prepared, played: Played, rank: int, factor: Factor
 ) -> tuple[float, float] | None:
     """Central 90 % of the iteration time.
 
     Errors of operators priced by one curve are taken as fully correlated (one machine, one
-    software stack: they are off together), those of different curves as independent, and the
-    spread between clusters of one GPU model is added.
+    software stack: they are off together), those of different curves as independent; the spread of
+    the factor over its runs and the spread between clusters of one GPU model are added.
     """
+    plan, pricing = prepared.plan, prepared.pricing
+    time_s = played.timeline.makespan_s
     seconds = time_by_work(plan, played, rank)
     known = np.isfinite(pricing.spread) & (seconds > 0)
     if not known.any():
         return None
     absolute = np.where(known, seconds * np.nan_to_num(pricing.spread), 0.0)
     per_curve = np.bincount(pricing.curve[known] + 1, weights=absolute[known])
-    relative = float(np.hypot(np.sqrt((per_curve**2).sum()) / time_s, CLUSTER_SPREAD))
+    matrix = float(seconds[np.isin(plan.work.kind, SUSTAINED_KINDS)].sum())
+    parts = (*per_curve, factor.spread * matrix, CLUSTER_SPREAD * time_s)
+    relative = float(np.linalg.norm(parts)) / time_s
     width = float(np.exp(NORMAL_90 * relative))
     return time_s / width, time_s * width
 
@@ -271,49 +367,3 @@ def _warnings(
             f"{capacity / 2**30:.1f} GiB: this plan does not fit"
         )
     return tuple(found)
-
-
-def choose_parallelism(job: Job) -> tuple[ParallelismSpec, str]:
-    """The smallest tp x pp that fits memory, for a job that names no parallelism.
-
-    Candidates are tp in powers of two inside a node that divide heads, kv heads and vocabulary,
-    and pp that divide the layers; smallest tp x pp first, then smallest pp (tensor parallelism
-    inside a node is tried before pipelining). The rest is data parallel with a distributed
-    optimizer; sequence parallelism comes with tp > 1.
-
-    Raises InfeasibleError when none fits.
-    """
-    capacity = job.cluster.device.memory_bytes
-    template = read_layer_template(job.layer_template)
-    for tp, pp in _candidates(job):
-        dp = job.gpus // (tp * pp)
-        if job.gpus % (tp * pp) or job.training.global_batch % (job.training.micro_batch * dp):
-            continue
-        parallelism = ParallelismSpec(
-            tp=tp, pp=pp, dp=dp, zero=int(dp > 1), sequence_parallel=tp > 1
-        )
-        plan = lay_out(replace(job, parallelism=parallelism), template)
-        if peak_bytes(plan).max() <= capacity:
-            rule = f"tp {tp}, pp {pp}, dp {dp} chosen: the smallest tp x pp that fits memory"
-            return parallelism, rule
-    raise InfeasibleError(
-        f"no tp x pp fits {job.model.name} on {job.gpus} x {job.cluster.device.name}",
-        where="parallelism",
-        why="every split either leaves a rank above its memory or does not divide the batch",
-        hint="more GPUs, recompute: full, or a parallelism of your own",
-    )
-
-
-def _candidates(job: Job) -> list[tuple[int, int]]:
-    model = job.model
-    widths = [
-        2**e
-        for e in range(12)
-        if 2**e <= job.cluster.devices_per_node
-        and model.heads % 2**e == 0
-        and (model.kv_heads % 2**e == 0 or 2**e % model.kv_heads == 0)
-        and model.vocab % 2**e == 0
-        and model.ffn_hidden % 2**e == 0
-    ]
-    depths = [p for p in range(1, model.layers + 1) if model.layers % p == 0 and p <= job.gpus]
-    return sorted(((tp, pp) for tp in widths for pp in depths), key=lambda c: (c[0] * c[1], c[1]))

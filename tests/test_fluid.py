@@ -207,6 +207,7 @@ def test_the_play_agrees_with_exact_fractions(fluid: Fluid) -> None:
     assert timeline.waited_for.tolist() == waited_for(fluid.graph, timeline)
 
 
+@settings(deadline=None)
 @given(fluids())
 def test_where_no_link_is_full_it_is_the_plain_play_bit_for_bit(fluid: Fluid) -> None:
     duration = fluid.program.duration_s

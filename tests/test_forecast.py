@@ -11,8 +11,9 @@ import jobs
 import numpy as np
 import pytest
 
+from seer.choose import choose_parallelism
 from seer.errors import InfeasibleError
-from seer.forecast import Forecast, choose_parallelism, forecast, model_flop
+from seer.forecast import Forecast, forecast, model_flop
 from seer.readers import read_job, read_model
 from seer.reports.forecast_json import to_json
 from seer.spec import ParallelismSpec

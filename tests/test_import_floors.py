@@ -27,6 +27,7 @@ FLOORS = {
     "fit": 3,
     "readers": 3,
     "forecast": 4,
+    "choose": 4,
     "graph_forecast": 4,
     "validate": 5,
     "score": 5,

@@ -1,13 +1,14 @@
 """How long flash attention takes, and how much longer its backward pass takes.
 
-Shape letters: `b` sequences, `h` heads, `s` query length, `t` key length, `d` head size.
+Shape letters: `b` sequences, `h` heads, `s` query length, `t` key length, `d` head size (the mean
+of those of keys and of values).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,10 @@ def attention_flop(
 class AttentionFloor:
     """The smooth part: t = latency + (t_flop^4 + t_depth^4)^(1/4).
 
-    t_flop = flop / flop_per_s x (1 + ramp_s / s) x (1 + ramp_d / d), with d padded to the kernel's;
-    t_depth = depth_s x t x (d + ramp_d): one block of queries walks over all keys by itself.
+    t_flop = flop / flop_per_s x (1 + ramp_s / keys) x (1 + ramp_d / d), with d padded to the
+    kernel's and keys the mean number of keys that a query sees: blocks at the edge of the mask are
+    computed whole. t_depth = depth_s x t x (d + ramp_d): one block of queries walks over all keys
+    by itself.
     """
 
     latency_s: float
@@ -44,11 +47,11 @@ class AttentionFloor:
     ramp_d: float
     depth_s: float
 
-    def time_s(self, flop: Floats, seq_q: Floats, seq_kv: Floats, head_dim: Floats) -> Floats:
+    def time_s(self, flop: Floats, keys: Floats, seq_kv: Floats, head_dim: Floats) -> Floats:
         """Seconds."""
         kernel = kernel_head_dim(head_dim)
         work = flop * kernel / head_dim
-        rate = work / self.flop_per_s * (1 + self.ramp_s / seq_q) * (1 + self.ramp_d / kernel)
+        rate = work / self.flop_per_s * (1 + self.ramp_s / keys) * (1 + self.ramp_d / kernel)
         depth = self.depth_s * seq_kv * (kernel + self.ramp_d)
         largest = np.maximum(rate, depth)
         total = (rate / largest) ** 4 + (depth / largest) ** 4
@@ -64,33 +67,69 @@ def kernel_head_dim(head_dim: Floats) -> Floats:
     return np.asarray(np.ceil(head_dim / 32.0) * 32.0)
 
 
-def attention_places(batch: Floats, heads: Floats, kv_heads: Floats, head_dim: Floats) -> Floats:
-    """Place of a shape among the lines.
+class AttentionShapes(NamedTuple):
+    """n shapes; `head_dim` is the mean of the sizes of keys and values, `causal` is bool[n]."""
 
-    b x h, d, b, query heads per key head, head size of the kernel, and whether the tensors must
-    be padded to it (2) or not (1).
-    """
-    shared = heads / np.maximum(kv_heads, 1)
-    kernel = kernel_head_dim(head_dim)
-    padded = np.where(kernel == head_dim, 1.0, 2.0)
-    return np.stack([batch * heads, head_dim, batch, shared, kernel, padded], axis=1)
+    batch: Floats
+    heads: Floats
+    kv_heads: Floats
+    seq_q: Floats
+    seq_kv: Floats
+    head_dim: Floats
+    causal: NDArray[np.bool_]
+
+    @staticmethod
+    def of(sizes: Sequence[Floats], causal: NDArray[np.bool_]) -> AttentionShapes:
+        """From the six sizes in their order, and the mask."""
+        batch, heads, kv_heads, seq_q, seq_kv, head_dim = sizes
+        return AttentionShapes(batch, heads, kv_heads, seq_q, seq_kv, head_dim, causal)
+
+    def where(self, rows: NDArray[np.bool_]) -> AttentionShapes:
+        """The shapes that a mask selects."""
+        return AttentionShapes.of([s[rows] for s in self[:-1]], self.causal[rows])
+
+    def places(self) -> Floats:
+        """Place of each shape among the lines.
+
+        b x h, d, b, query heads per key head, head size of the kernel, whether the tensors must be
+        padded to it (2) or not (1), and the mask (2 = causal).
+        """
+        shared = self.heads / np.maximum(self.kv_heads, 1)
+        kernel = kernel_head_dim(self.head_dim)
+        padded = np.where(kernel == self.head_dim, 1.0, 2.0)
+        mask = np.where(self.causal, 2.0, 1.0)
+        all_heads = self.batch * self.heads
+        columns = (all_heads, self.head_dim, self.batch, shared, kernel, padded, mask)
+        return np.stack(columns, axis=1)
+
+    def prior_s(self, floor: AttentionFloor) -> Floats:
+        """What the smooth part says, seconds."""
+        half = np.where(self.causal, 0.5, 1.0)
+        flop = half * attention_flop(
+            self.batch, self.heads, self.seq_q, self.seq_kv, self.head_dim, False
+        )
+        return floor.time_s(flop, half * self.seq_kv, self.seq_kv, self.head_dim)
 
 
-PLACE_SCALE = (0.5, 0.5, 0.2, 0.4, 2.0, 2.0)
-"""Distance weights of `attention_places`, by held-out error: how b x h is split matters little."""
+PLACE_SCALE = (0.5, 0.5, 0.2, 0.4, 2.0, 2.0, 0.5)
+"""Distance weights of the places, by held-out error: how b x h is split matters little."""
 
 
 @dataclass(frozen=True)
 class AttentionCurve:
-    """Times of one attention kernel in one pass and one mask.
+    """Times of one attention kernel in one pass.
 
     Attributes
     ----------
     kernel : str
         Name of the kernel, as in the measurement files.
     dtype, train_pass : str
-        "bf16", "fp16"; "forward" or "backward".
-    causal : bool
+        "bf16", "fp16", "fp8", "mxfp8"; "forward" or "backward".
+    window : int
+        Keys that a query sees of a sliding window, 0 = all before it. A windowed shape is written
+        as `seq_kv` = window without a causal mask; its lines run along `seq_q`.
+    masks : tuple of bool
+        The masks measured: causal (True), full (False).
     fade : float
         As in `GemmCurve`; the level far away is the smooth part itself.
     """
@@ -99,7 +138,8 @@ class AttentionCurve:
     kernel: str
     dtype: str
     train_pass: str
-    causal: bool
+    window: int
+    masks: tuple[bool, ...]
     floor: AttentionFloor
     lines: Lines
     spread: Spread
@@ -115,31 +155,21 @@ class AttentionCurve:
         low, high = self.info.domain["head_dim"]
         return np.asarray((head_dim >= low) & (head_dim <= high))
 
-    def prior_s(
-        self, batch: Floats, heads: Floats, seq_q: Floats, seq_kv: Floats, head_dim: Floats
-    ) -> Floats:
-        """The smooth part alone, seconds."""
-        flop = attention_flop(batch, heads, seq_q, seq_kv, head_dim, self.causal)
-        return self.floor.time_s(flop, seq_q, seq_kv, head_dim)
+    def knows(self, head_dim: Floats) -> NDArray[np.bool_]:
+        """Which head sizes were measured themselves."""
+        return np.isin(head_dim, self.lines.places[:, 1])
 
-    def evaluate(
-        self,
-        batch: Floats,
-        heads: Floats,
-        kv_heads: Floats,
-        seq_q: Floats,
-        seq_kv: Floats,
-        head_dim: Floats,
-        *,
-        leave_out: bool = False,
-    ) -> Estimate:
-        """Durations of n attention calls; lines are walked at the geometric mean length."""
-        length = np.sqrt(seq_q * seq_kv)
-        places = attention_places(batch, heads, kv_heads, head_dim)
-        near = self.lines.at(places, length, leave_out=leave_out)
+    def length(self, shapes: AttentionShapes) -> Floats:
+        """Position of shapes along the lines: the geometric mean length, or the queries."""
+        return shapes.seq_q if self.window else np.sqrt(shapes.seq_q * shapes.seq_kv)
+
+    def evaluate(self, shapes: AttentionShapes, *, leave_out: bool = False) -> Estimate:
+        """Durations of n attention calls."""
+        near = self.lines.at(shapes.places(), self.length(shapes), leave_out=leave_out)
         residual = near.value * np.exp(-near.outside / self.fade)
-        time_s = self.prior_s(batch, heads, seq_q, seq_kv, head_dim) * np.exp(residual)
-        distance = np.where(seq_q == seq_kv, near.distance, np.maximum(near.distance, 0.1))
+        time_s = shapes.prior_s(self.floor) * np.exp(residual)
+        odd = (shapes.seq_q != shapes.seq_kv) & (self.window == 0)
+        distance = np.where(odd, np.maximum(near.distance, 0.1), near.distance)
         return Estimate(
             time_s,
             origin_of(distance, near.outside),
@@ -148,12 +178,16 @@ class AttentionCurve:
 
     def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
         """The measured points nearest to a work row: shape, time_s, source."""
-        place, length = _query_of(row)
+        shapes = _query_of(row)
         found = []
-        for line, at in self.lines.nearest(place, length, count):
+        near = self.lines.nearest(shapes.places()[0], float(self.length(shapes)[0]), count)
+        for line, at in near:
             shape = _shape_of(self.lines, line, at)
-            sizes = (shape[c] for c in ("batch", "heads", "seq", "seq", "head_dim"))
-            prior = self.prior_s(*(np.array([float(v)]) for v in sizes))[0]
+            keys = float(self.window or shape["seq"])
+            sizes = (shape["batch"], shape["heads"], shape["kv_heads"], shape["seq"], keys)
+            columns = [np.array([float(v)]) for v in (*sizes, shape["head_dim"])]
+            there = AttentionShapes.of(columns, np.array([shape["causal"]]))
+            prior = there.prior_s(self.floor)[0]
             time_s = float(prior * np.exp(self.lines.values[line, at]))
             found.append({"shape": shape, "time_s": time_s, "source": self.info.source})
         return found
@@ -165,7 +199,8 @@ class AttentionCurve:
             "kernel": self.kernel,
             "dtype": self.dtype,
             "train_pass": self.train_pass,
-            "causal": self.causal,
+            "window": self.window,
+            "causal": list(self.masks),
             "info": self.info.to_json(),
             "floor": asdict(self.floor),
             "fade": self.fade,
@@ -181,7 +216,8 @@ class AttentionCurve:
             kernel=data["kernel"],
             dtype=data["dtype"],
             train_pass=data["train_pass"],
-            causal=data["causal"],
+            window=int(data["window"]),
+            masks=tuple(data["causal"]),
             floor=AttentionFloor(**data["floor"]),
             lines=Lines.from_json(data["lines"]),
             spread=Spread(**data["spread"]),
@@ -189,12 +225,12 @@ class AttentionCurve:
         )
 
 
-def _query_of(row: Mapping[str, Any]) -> tuple[Floats, float]:
-    """Place and length of a work row among the lines."""
+def _query_of(row: Mapping[str, Any]) -> AttentionShapes:
+    """The shape of a work row."""
     heads = max(float(row["heads"]), 1.0)
-    columns = (row["batch"], heads, float(row["kv_heads"]) or heads, row["k"])
-    one = (np.array([max(float(v), 1.0)]) for v in columns)
-    return attention_places(*one)[0], float(np.sqrt(max(row["m"], 1) * max(row["n"], 1)))
+    names = (row["batch"], heads, float(row["kv_heads"]) or heads, row["m"], row["n"], row["k"])
+    one = [np.array([max(float(v), 1.0)]) for v in names]
+    return AttentionShapes.of(one, np.array([bool(row["causal"])]))
 
 
 def _shape_of(lines: Lines, line: int, at: int) -> dict[str, int]:
@@ -207,6 +243,7 @@ def _shape_of(lines: Lines, line: int, at: int) -> dict[str, int]:
         "kv_heads": round(heads / shared),
         "seq": round(lines.axis[at]),
         "head_dim": round(head_dim),
+        "causal": bool(lines.places[line][6] > 1),
     }
 
 
@@ -221,7 +258,8 @@ class BackwardRatio:
     info: CurveInfo
     kernel: str
     dtype: str
-    causal: bool
+    window: int
+    masks: tuple[bool, ...]
     measured_on: str
     lines: Lines
     spread: Spread
@@ -231,36 +269,25 @@ class BackwardRatio:
         """The operator kind that the curve answers for."""
         return "attention"
 
-    def evaluate(
-        self,
-        batch: Floats,
-        heads: Floats,
-        kv_heads: Floats,
-        seq_q: Floats,
-        seq_kv: Floats,
-        head_dim: Floats,
-        *,
-        leave_out: bool = False,
-    ) -> Estimate:
+    def evaluate(self, shapes: AttentionShapes, *, leave_out: bool = False) -> Estimate:
         """Ratios (in the place of times) for n attention calls."""
-        near = self.lines.at(
-            attention_places(batch, heads, kv_heads, head_dim),
-            np.sqrt(seq_q * seq_kv),
-            leave_out=leave_out,
-        )
+        length = shapes.seq_q if self.window else np.sqrt(shapes.seq_q * shapes.seq_kv)
+        near = self.lines.at(shapes.places(), length, leave_out=leave_out)
         origin = origin_of(near.distance, near.outside)
         spread = self.spread.at(near.distance, near.outside)
         return Estimate(np.exp(near.value), origin, spread)
 
     def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
         """The measured ratios nearest to a work row: shape, ratio, source."""
+        shapes = _query_of(row)
+        length = float((shapes.seq_q if self.window else np.sqrt(shapes.seq_q * shapes.seq_kv))[0])
         return [
             {
                 "shape": _shape_of(self.lines, line, at),
                 "ratio": float(np.exp(self.lines.values[line, at])),
                 "source": self.info.source,
             }
-            for line, at in self.lines.nearest(*_query_of(row), count)
+            for line, at in self.lines.nearest(shapes.places()[0], length, count)
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -269,7 +296,8 @@ class BackwardRatio:
             "family": "attention_backward_ratio",
             "kernel": self.kernel,
             "dtype": self.dtype,
-            "causal": self.causal,
+            "window": self.window,
+            "causal": list(self.masks),
             "measured_on": self.measured_on,
             "info": self.info.to_json(),
             "spread": asdict(self.spread),
@@ -283,7 +311,8 @@ class BackwardRatio:
             info=CurveInfo.from_json(data["info"]),
             kernel=data["kernel"],
             dtype=data["dtype"],
-            causal=data["causal"],
+            window=int(data["window"]),
+            masks=tuple(data["causal"]),
             measured_on=data["measured_on"],
             lines=Lines.from_json(data["lines"]),
             spread=Spread(**data["spread"]),

@@ -152,6 +152,8 @@ def _show(found: Forecast, json: bool, output: Output) -> None:
         from seer.reports.forecast_json import to_json
 
         print_json(to_json(found))
+        for note in found.job.notes:  # the text says them itself
+            output.notice(f"note: {note}")
     else:
         from seer.reports.text import print_forecast
 

@@ -43,7 +43,7 @@ def job_of(name: str, flags: Mapping[str, Any], edits: list[str] | None) -> Job:
     `--set` texts, which come after them.
     """
     # Imported here: the schema library and numpy would slow down every `--help`.
-    from seer.forecast import choose_parallelism
+    from seer.choose import choose_parallelism
     from seer.readers.job import job_from_model, kind_of, read_job
     from seer.readers.overrides import parse_overrides
 

@@ -9,7 +9,7 @@ import typer
 
 from seer.cli.options import CalibrationOption, DebugOption, JsonOption, QuietOption
 from seer.cli.output import Output, print_json
-from seer.errors import ThresholdError, UsageError
+from seer.errors import ThresholdError
 
 
 class Level(StrEnum):
@@ -21,7 +21,17 @@ class Level(StrEnum):
 
 
 RunsArgument = Annotated[str, typer.Argument(metavar="RUNS.csv", help="Table of published runs.")]
-LevelOption = Annotated[Level, typer.Option("--level", help="cold: operator curves alone.")]
+LevelOption = Annotated[
+    Level,
+    typer.Option(
+        "--level",
+        help="What a forecast may know: curves alone, shipped factors, or steps of its own system.",
+    ),
+]
+StepsOption = Annotated[
+    int,
+    typer.Option("--own-steps", min=1, max=3, help="Runs of each system, at level own-steps."),
+]
 CsvOption = Annotated[
     str | None, typer.Option("--csv", metavar="FILE", help="Write the raw pairs, one line a run.")
 ]
@@ -37,6 +47,7 @@ FailOption = Annotated[
 def validate(
     runs: RunsArgument,
     level: LevelOption = Level.cold,
+    own_steps: StepsOption = 3,
     calibration: CalibrationOption = None,
     csv: CsvOption = None,
     markdown: MarkdownOption = None,
@@ -49,10 +60,6 @@ def validate(
 
     Example: seer validate published_runs.csv --csv pairs.csv
     """
-    if level is not Level.cold:
-        why = "the shipped calibrations declare no factors from runs"
-        what = f"the level '{level.value}' is not supported yet"
-        raise UsageError(what, where="--level", why=why, hint="--level cold")
     from seer.readers import read_calibration
     from seer.readers.files import write_whole
     from seer.reports import validation as report
@@ -62,6 +69,7 @@ def validate(
     found = score(
         runs,
         level=level.value,
+        steps=own_steps,
         calibration=read_calibration(calibration) if calibration else None,
         progress=lambda done, total: output.progress(f"run {done} of {total}"),
     )

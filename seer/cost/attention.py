@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from seer.calibration import AttentionCurve, BackwardRatio, Calibration, Estimate
+from seer.calibration.attention import AttentionShapes
 from seer.cluster import Cluster
 from seer.cost.physics import assume
 from seer.cost.pricing import Rows, Sheet
 from seer.graph import DType, Origin, Pass, WorkTable
 
-Floats = NDArray[np.float64]
 Indexed = list[tuple[int, AttentionCurve]]
 
 _KIN = {
@@ -19,100 +21,160 @@ _KIN = {
     "bf16": ("fp16",),
     "none": ("bf16", "fp16"),
     "fp8_block": ("fp8",),
+    "nvfp4": ("mxfp8", "fp8"),
 }
-"""Data types whose attention takes as long."""
+"""Data types whose attention takes as long, or the nearest that any kernel has."""
 
 FAMILY = "flash"
 """The variant that means "the fused attention kernel of this machine", whichever was measured."""
+
+DETERMINISTIC = "_deterministic"
+"""Ending of kernels that add in a fixed order: slower, and taken only when asked for."""
 
 _NO_BACKWARD_RATIO = 3.0
 """Backward over forward of fused attention where nothing was measured: 3.12 [2.69-3.67] on A100
 over 2,479 shapes, about 3 on later devices in published training benchmarks."""
 
+_OTHER_WINDOW = 0.1
+"""Spread that a window adds which was not measured, or a mask that was not."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Equal rows but for their shape: one mask, one direction, one data type."""
+
+    rows: Rows
+    shapes: AttentionShapes
+    causal: bool
+    window: float
+    backward: bool
+
+    @property
+    def train_pass(self) -> str:
+        """The pass of the curves that answer."""
+        return "backward" if self.backward else "forward"
+
+    def where(self, mask: NDArray[np.bool_]) -> Asked:
+        """The part that a mask selects."""
+        return Asked(
+            self.rows[mask], self.shapes.where(mask), self.causal, self.window, self.backward
+        )
+
 
 def price_attention(
     work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
 ) -> None:
-    """Fill the rows of kind attention."""
+    """Fill the rows of kind attention. Fewer keys than queries without a causal mask: a window."""
     curves = [(i, c) for i, c in enumerate(calibration.curves) if isinstance(c, AttentionCurve)]
     ratios = [c for c in calibration.curves if isinstance(c, BackwardRatio)]
-    variants = np.array([work.variant[i] for i in rows.tolist()], object)
-    backward = np.isin(work.train_pass[rows], (Pass.backward, Pass.dgrad, Pass.wgrad))
-    for variant in sorted(set(variants.tolist())):
-        named = [(i, c) for i, c in curves if c.kernel == variant]
-        if not named and variant not in ("", FAMILY):
-            sheet.note(f"attention kernel '{variant}' was not measured: priced as '{FAMILY}'")
-        pool = named or curves
-        keys = np.stack([work.causal[rows], backward, work.dtype[rows]], axis=1).astype(np.int64)
-        keys[variants != variant] = -1
-        for key in np.unique(keys, axis=0).tolist():
-            causal, is_backward, dtype = key
-            if dtype < 0:
-                continue
-            mine = rows[(keys == key).all(axis=1)]
-            able = _of_dtype(pool, DType(dtype).name)
-            _price(work, mine, able, ratios, bool(causal), bool(is_backward), cluster, sheet)
-
-
-def _of_dtype(curves: Indexed, dtype: str) -> Indexed:
-    """Curves of a data type, then of its kin; of any where there is none."""
-    order = (dtype, *_KIN.get(dtype, ()))
-    same = [(i, c) for i, c in curves if c.dtype in order]
-    return sorted(same, key=lambda pair: order.index(pair[1].dtype)) or curves
-
-
-def _price(
-    work: WorkTable,
-    rows: Rows,
-    curves: Indexed,
-    ratios: list[BackwardRatio],
-    causal: bool,
-    backward: bool,
-    cluster: Cluster,
-    sheet: Sheet,
-) -> None:
     if not curves:
         assume(work, rows, cluster, sheet, "there is no attention curve")
         return
-    shape = _shape(work, rows)
-    direct = _of(curves, causal, "backward" if backward else "forward")
-    left = np.ones(len(rows), bool)
-    for index, curve in direct:
-        inside = left & curve.covers(shape[-1])
+    variants = np.array([work.variant[i] for i in rows.tolist()], object)
+    backward = np.isin(work.train_pass[rows], (Pass.backward, Pass.dgrad, Pass.wgrad))
+    slides = ~work.causal[rows].astype(bool) & (work.n[rows] < work.m[rows])
+    window = np.where(slides, work.n[rows], 0)
+    keys = np.stack([work.causal[rows], backward, work.dtype[rows], window], axis=1)
+    for variant in sorted(set(variants.tolist())):
+        pool = _family(curves, variant, sheet)
+        own = np.where((variants == variant)[:, None], keys.astype(np.int64), -1)
+        for key in np.unique(own, axis=0).tolist():
+            causal, is_backward, dtype, keys_seen = key
+            if dtype >= 0:
+                mine = rows[(own == key).all(axis=1)]
+                asked = Asked(mine, _shapes(work, mine), causal > 0, keys_seen, is_backward > 0)
+                _price(asked, _suited(pool, DType(dtype).name, asked, sheet), ratios, sheet)
+
+
+def _family(curves: Indexed, variant: str, sheet: Sheet) -> Indexed:
+    """The curves of a named kernel, or all that may stand for the family."""
+    named = [(i, c) for i, c in curves if c.kernel == variant]
+    if named:
+        return named
+    if variant not in ("", FAMILY):
+        sheet.note(f"attention kernel '{variant}' was not measured: priced as '{FAMILY}'")
+    return [(i, c) for i, c in curves if not c.kernel.endswith(DETERMINISTIC)] or curves
+
+
+def _suited(curves: Indexed, dtype: str, asked: Asked, sheet: Sheet) -> Indexed:
+    """Curves of the data type, then of its kin, else any; the nearest window first."""
+    order = (dtype, *_KIN.get(dtype, ()))
+    same = [(i, c) for i, c in curves if c.dtype in order]
+    able = sorted(same, key=lambda pair: order.index(pair[1].dtype)) or curves
+    plain = [(i, c) for i, c in able if not c.window]
+    if not asked.window:
+        return plain or able
+    slides = [(i, c) for i, c in able if c.window]
+    if not slides:
+        sheet.note("attention with a window was not measured: priced as a full mask of its keys")
+    return sorted(slides, key=lambda p: abs(np.log(p[1].window / asked.window))) + plain
+
+
+def _price(asked: Asked, curves: Indexed, ratios: list[BackwardRatio], sheet: Sheet) -> None:
+    left = np.ones(len(asked.rows), bool)
+    for index, curve, fits in _by_head_size(_of(curves, asked, asked.train_pass), asked):
+        inside = left & fits
         if inside.any():
-            sheet.fill(rows[inside], curve.evaluate(*(s[inside] for s in shape)), index)
+            estimate, at_best = _direct(curve, asked.where(inside))
+            sheet.fill(asked.rows[inside], estimate, index, at_best)
         left &= ~inside
     if not left.any():
         return
-    shape = tuple(s[left] for s in shape)
-    estimate, used = _forward(curves, shape, causal, sheet)
-    if backward:
-        estimate = _times_ratio(estimate, ratios, shape, causal, sheet)
-        sheet.fill(rows[left], estimate, used, Origin.derived)
+    rest = asked.where(left)
+    estimate, used = _forward(curves, rest, sheet)
+    if asked.backward:
+        estimate = _times_ratio(estimate, ratios, rest, sheet)
+        sheet.fill(rest.rows, estimate, used, Origin.derived)
     else:
-        sheet.fill(rows[left], estimate, used)
+        sheet.fill(rest.rows, estimate, used)
 
 
-def _shape(work: WorkTable, rows: Rows) -> tuple[Floats, ...]:
-    """batch, heads, kv_heads, seq_q, seq_kv, head_dim."""
+def _shapes(work: WorkTable, rows: Rows) -> AttentionShapes:
     heads = np.maximum(work.heads[rows], 1)
     kv_heads = np.where(work.kv_heads[rows] > 0, work.kv_heads[rows], heads)
     columns = (work.batch[rows], heads, kv_heads, work.m[rows], work.n[rows], work.k[rows])
-    return tuple(np.maximum(c, 1).astype(np.float64) for c in columns)
+    sizes = [np.maximum(c, 1).astype(np.float64) for c in columns]
+    return AttentionShapes.of(sizes, work.causal[rows].astype(bool))
 
 
-def _of(curves: Indexed, causal: bool, train_pass: str) -> Indexed:
-    return [(i, c) for i, c in curves if c.causal == causal and c.train_pass == train_pass]
+def _of(curves: Indexed, asked: Asked, train_pass: str) -> Indexed:
+    """Curves of a pass that know the mask asked for."""
+    return [
+        (i, c)
+        for i, c in curves
+        if c.train_pass == train_pass
+        and asked.causal in c.masks
+        and (c.window > 0) == (asked.window > 0)
+    ]
 
 
-def _forward(
-    curves: Indexed, shape: tuple[Floats, ...], causal: bool, sheet: Sheet
-) -> tuple[Estimate, NDArray[np.int32]]:
+def _by_head_size(
+    curves: Indexed, asked: Asked
+) -> list[tuple[int, AttentionCurve, NDArray[np.bool_]]]:
+    """Each curve with the rows it may answer: first head sizes that it measured, then between."""
+    head_dim = asked.shapes.head_dim
+    exact = [(i, c, c.knows(head_dim)) for i, c in curves]
+    return exact + [(i, c, c.covers(head_dim)) for i, c in curves]
+
+
+def _direct(curve: AttentionCurve, asked: Asked) -> tuple[Estimate, Origin]:
+    """A curve of the mask asked for; another window is derived."""
+    estimate = curve.evaluate(asked.shapes)
+    if asked.window in (0, curve.window):
+        return estimate, Origin.measured
+    return Estimate(
+        estimate.time_s, estimate.origin, np.hypot(estimate.spread, _OTHER_WINDOW)
+    ), Origin.derived
+
+
+def _forward(curves: Indexed, asked: Asked, sheet: Sheet) -> tuple[Estimate, NDArray[np.int32]]:
     """Forward time and curve index, by the best curve that there is for each head size."""
-    same, other = _of(curves, causal, "forward"), _of(curves, not causal, "forward")
+    same = _of(curves, asked, "forward")
+    other = [(i, c) for i, c in curves if c.train_pass == "forward" and (i, c) not in same]
     if not same and not other:
         same = curves
-    time_s, spread = np.zeros(len(shape[0])), np.full(len(shape[0]), np.nan)
+    shapes = asked.shapes
+    time_s, spread = np.zeros(len(asked.rows)), np.full(len(asked.rows), np.nan)
     origin, used = np.full(len(time_s), Origin.derived, np.int8), np.full(len(time_s), -1, np.int32)
     left = np.ones(len(time_s), bool)
 
@@ -121,66 +183,64 @@ def _forward(
         origin[mask], used[mask] = np.maximum(estimate.origin, np.int8(at_best)), index
         left[mask] = False
 
-    for index, curve in same:
-        inside = left & curve.covers(shape[-1])
+    for index, curve, fits in _by_head_size(same, asked):
+        inside = left & fits
         if inside.any():
-            put(inside, curve.evaluate(*(s[inside] for s in shape)), index, Origin.measured)
-    for _, curve in other:
-        inside = left & curve.covers(shape[-1])
+            put(inside, *_reordered(_direct(curve, asked.where(inside)), index))
+    for _, curve, fits in _by_head_size(other, asked):
+        inside = left & fits
         if inside.any():
-            part = tuple(s[inside] for s in shape)
-            anchor = same[0] if same else None
-            estimate, index = _across_masks(curve, anchor, part, causal)
+            anchor = same[0] if same and not asked.window else None
+            estimate, index = _across_masks(curve, anchor, asked.where(inside))
             put(inside, estimate, index, Origin.derived)
-            sheet.note(
-                f"attention with{'' if causal else 'out'} a causal mask at a head size that was "
-                "measured only with the other mask: derived from it"
-            )
+            if not asked.window:
+                sheet.note(
+                    f"attention with{'' if asked.causal else 'out'} a causal mask at a head size "
+                    "that was measured only with the other mask: derived from it"
+                )
     if left.any():
         index, curve = (same or other)[0]
-        estimate = curve.evaluate(*(s[left] for s in shape))
-        put(left.copy(), estimate, index, Origin.extrapolated)
+        put(left.copy(), curve.evaluate(shapes.where(left)), index, Origin.extrapolated)
     return Estimate(time_s, origin, spread), used
 
 
-def _across_masks(
-    measured: AttentionCurve,
-    anchor: tuple[int, AttentionCurve] | None,
-    shape: tuple[Floats, ...],
-    causal: bool,
-) -> tuple[Estimate, int]:
-    """A head size measured with the other mask only.
+def _reordered(answer: tuple[Estimate, Origin], index: int) -> tuple[Estimate, int, Origin]:
+    return answer[0], index, answer[1]
 
-    The ratio between the masks is taken at the nearest head size that both know; without one a
-    causal mask is half the work.
+
+def _across_masks(
+    measured: AttentionCurve, anchor: tuple[int, AttentionCurve] | None, asked: Asked
+) -> tuple[Estimate, int]:
+    """A head size measured with another mask only.
+
+    The smooth part knows that a causal mask is half the work. The ratio between two kernels is
+    taken at the nearest head size that both know.
     """
-    base = measured.evaluate(*shape)
+    base = measured.evaluate(asked.shapes)
     if anchor is None:
-        factor = np.full(len(shape[0]), 0.5 if causal else 2.0)
-        return Estimate(base.time_s * factor, base.origin, base.spread + 0.1), -1
+        return Estimate(base.time_s, base.origin, np.hypot(base.spread, _OTHER_WINDOW)), -1
     index, curve = anchor
     low, high = curve.info.domain["head_dim"]
-    near = (*shape[:-1], np.clip(shape[-1], low, high))
-    known, there = curve.evaluate(*near), measured.evaluate(*near)
+    near = asked.shapes._replace(head_dim=np.clip(asked.shapes.head_dim, low, high))
+    known, there = curve.evaluate(near), measured.evaluate(near)
     spread = np.sqrt(base.spread**2 + known.spread**2 + there.spread**2)
     return Estimate(base.time_s * known.time_s / there.time_s, base.origin, spread), index
 
 
 def _times_ratio(
-    forward: Estimate,
-    ratios: list[BackwardRatio],
-    shape: tuple[Floats, ...],
-    causal: bool,
-    sheet: Sheet,
+    forward: Estimate, ratios: list[BackwardRatio], asked: Asked, sheet: Sheet
 ) -> Estimate:
     """Backward time from forward time; the widest measured ratio answers, same mask first."""
-    best = max(ratios, key=lambda r: (r.info.points, r.causal == causal), default=None)
+    able = [r for r in ratios if (r.window > 0) == (asked.window > 0)] or ratios
+    sixteen = [r for r in able if r.dtype in ("bf16", "fp16")] or able
+    plain = [r for r in sixteen if not r.kernel.endswith(DETERMINISTIC)]
+    best = max(plain, key=lambda r: (asked.causal in r.masks, r.info.points), default=None)
     if best is None:
         sheet.note(f"attention backward is assumed to take {_NO_BACKWARD_RATIO} x forward")
         origin = np.full(len(forward.time_s), Origin.assumed, np.int8)
         return Estimate(forward.time_s * _NO_BACKWARD_RATIO, origin, forward.spread + 0.2)
     place = f" on {best.measured_on}" if best.measured_on else ""
     sheet.note(f"attention backward = forward x the ratio measured with {best.kernel}{place}")
-    ratio = best.evaluate(*shape)
+    ratio = best.evaluate(asked.shapes)
     spread = np.sqrt(forward.spread**2 + ratio.spread**2)
     return Estimate(forward.time_s * ratio.time_s, forward.origin, spread)

@@ -2,103 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from seer.calibration import AttentionCurve, BackwardRatio, Lines, Measurements
-from seer.calibration.attention import (
-    PLACE_SCALE,
-    AttentionFloor,
-    attention_flop,
-    attention_places,
-)
+from seer.calibration.attention import PLACE_SCALE, AttentionFloor, AttentionShapes
+from seer.calibration.estimate import CurveInfo
 from seer.fit.describe import describe
 from seer.fit.validation import Mask, error_summary, held_out_errors, spread_from
 
 Floats = NDArray[np.float64]
 
-_COLUMNS = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim")
+_COLUMNS = ("batch", "heads", "kv_heads", "seq_q", "seq_kv")
 _HELD_OUT_BY = "whole (batch, heads, key heads, head size)"
 _START = AttentionFloor(1e-5, 2e14, 200.0, 5.0, 1e-10)
+_FEW_CONFIGS = 8
+"""Below this many head configurations a curve cannot tell latency, head size and depth apart: they
+stay at the values of `_PLAIN` and only peak and ramp are fitted."""
+_PLAIN = AttentionFloor(5e-6, 1e15, 200.0, 1e-3, 1e-13)
+
+
+def shapes_of(table: Measurements) -> AttentionShapes:
+    """Attention measurements as shapes; a window is written as keys without a causal mask."""
+    window = np.asarray(table["window"], np.float64)
+    batch, heads, kv_heads, seq_q, seq_kv, one, two = (
+        np.asarray(table[c], np.float64) for c in (*_COLUMNS, "head_dim", "head_dim_v")
+    )
+    seq_kv = np.where(window > 0, np.minimum(window, seq_kv), seq_kv)
+    causal = np.asarray(table["causal"], bool) & (window == 0)
+    return AttentionShapes(batch, heads, kv_heads, seq_q, seq_kv, (one + two) / 2, causal)
 
 
 def fit_attention(
     table: Measurements, form: str, licence: Callable[[str], str], date: str
 ) -> AttentionCurve:
-    """Fit one curve to measurements of one kernel, dtype, pass and mask."""
-    shape = _shape(table)
+    """Fit one curve to measurements of one kernel, dtype, pass and window."""
+    shapes = shapes_of(table)
     blank = AttentionCurve(
-        info=describe(table, form, licence, date, _COLUMNS),
+        info=_describe(table, form, licence, date),
         kernel=str(table["kernel"][0]),
         dtype=str(table["dtype"][0]),
         train_pass=str(table["train_pass"][0]),
-        causal=bool(table["causal"][0]),
+        window=int(table["window"][0]),
+        masks=_masks(shapes),
         floor=_START,
         lines=Lines(np.ones((1, len(PLACE_SCALE))), np.ones(1), np.zeros((1, 1)), PLACE_SCALE),
         spread=spread_from(np.zeros(0), np.zeros(0)),
     )
 
     def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
-        part = _fit(blank, shape[seen], table.time_s[seen], form)
-        time_s = part.evaluate(*shape[hidden].T).time_s
-        return np.log(time_s / table.time_s[hidden]), _distance(part.lines, shape[hidden])
+        part = _fit(blank, shapes.where(seen), table.time_s[seen], form)
+        asked = shapes.where(hidden)
+        distance = part.lines.at(asked.places(), part.length(asked)).distance
+        return np.log(part.evaluate(asked).time_s / table.time_s[hidden]), distance
 
-    log_error, distance = held_out_errors(_groups(shape), predict)
-    fitted = _fit(blank, shape, table.time_s, form)
+    log_error, distance = held_out_errors(_groups(shapes), predict)
+    fitted = _fit(blank, shapes, table.time_s, form)
     error = error_summary(log_error, _HELD_OUT_BY)
-    info = describe(table, form, licence, date, _COLUMNS, error)
+    info = _describe(table, form, licence, date, error)
     return replace(fitted, info=info, spread=spread_from(log_error, distance))
 
 
-def _shape(table: Measurements) -> Floats:
-    return np.stack([np.asarray(table[c], np.float64) for c in _COLUMNS], axis=1)
+def _describe(
+    table: Measurements,
+    form: str,
+    licence: Callable[[str], str],
+    date: str,
+    error: Mapping[str, Any] | None = None,
+) -> CurveInfo:
+    """The domain also says the mean head size, which is what a curve goes by."""
+    info = describe(table, form, licence, date, _COLUMNS, error)
+    head_dim = shapes_of(table).head_dim
+    span = {"head_dim": (float(head_dim.min()), float(head_dim.max()))}
+    return replace(info, domain={**info.domain, **span})
 
 
-def _places(shape: Floats) -> Floats:
-    return attention_places(shape[:, 0], shape[:, 1], shape[:, 2], shape[:, 5])
+def _masks(shapes: AttentionShapes) -> tuple[bool, ...]:
+    return tuple(bool(mask) for mask in np.unique(shapes.causal))
 
 
-def _groups(shape: Floats) -> NDArray[np.intp]:
-    _, groups = np.unique(_places(shape), axis=0, return_inverse=True)
+def _groups(shapes: AttentionShapes) -> NDArray[np.intp]:
+    """Head configurations: both masks of one are hidden together."""
+    _, groups = np.unique(shapes.places()[:, :-1], axis=0, return_inverse=True)
     return groups.reshape(-1)
 
 
-def _length(shape: Floats) -> Floats:
-    return np.asarray(np.sqrt(shape[:, 3] * shape[:, 4]))
-
-
-def _distance(lines: Lines, shape: Floats) -> Floats:
-    return lines.at(_places(shape), _length(shape)).distance
-
-
-def _fit(blank: AttentionCurve, shape: Floats, time_s: Floats, form: str) -> AttentionCurve:
-    floor = _fit_floor(shape, time_s, blank.causal)
-    curve = replace(blank, floor=floor)
-    batch, heads, _, seq_q, seq_kv, head_dim = shape.T
-    residual = np.log(time_s / curve.prior_s(batch, heads, seq_q, seq_kv, head_dim))
+def _fit(
+    blank: AttentionCurve, shapes: AttentionShapes, time_s: Floats, form: str
+) -> AttentionCurve:
+    curve = replace(blank, floor=_fit_floor(shapes, time_s))
+    residual = np.log(time_s / shapes.prior_s(curve.floor))
     if form == "roofline":
         residual = np.zeros_like(residual)
-    lines = Lines.from_points(_places(shape), _length(shape), residual, PLACE_SCALE, neighbours=6)
+    lines = Lines.from_points(
+        shapes.places(), curve.length(shapes), residual, PLACE_SCALE, neighbours=6
+    )
     return replace(curve, lines=lines)
 
 
-def _fit_floor(shape: Floats, time_s: Floats, causal: bool) -> AttentionFloor:
-    batch, heads, _, seq_q, seq_kv, head_dim = shape.T
-    flop = attention_flop(batch, heads, seq_q, seq_kv, head_dim, causal)
+def _fit_floor(shapes: AttentionShapes, time_s: Floats) -> AttentionFloor:
+    """Robust least squares in log time."""
     target = np.log(time_s)
+    few = len(np.unique(_groups(shapes))) < _FEW_CONFIGS
+    base = np.log(list(asdict(_PLAIN if few else _START).values()))
+    free = [1, 2] if few else list(range(len(base)))
 
     def floor(x: Floats) -> AttentionFloor:
-        return AttentionFloor(*np.exp(np.clip(x, -60, 60)).tolist())
+        values = base.copy()
+        values[free] = x
+        return AttentionFloor(*np.exp(np.clip(values, -60, 60)).tolist())
 
     def off(x: Floats) -> Floats:
-        return np.asarray(np.log(floor(x).time_s(flop, seq_q, seq_kv, head_dim)) - target)
+        return np.asarray(np.log(shapes.prior_s(floor(x))) - target)
 
-    start = np.log(list(_START.__dict__.values()))
-    best = least_squares(off, start, loss="soft_l1", f_scale=0.1, max_nfev=60).x
+    best = least_squares(off, base[free], loss="soft_l1", f_scale=0.1, max_nfev=60).x
     found = asdict(floor(best))
     return AttentionFloor(**{name: float(f"{value:.6g}") for name, value in found.items()})
 
@@ -111,31 +133,35 @@ def fit_backward_ratio(
     measured_on: str,
 ) -> BackwardRatio | None:
     """Backward over forward time where both were measured at the same shape; None if nowhere."""
-    there = {tuple(row): t for row, t in zip(_shape(forward), forward.time_s, strict=True)}
-    shapes = _shape(backward)
-    paired = np.array([tuple(row) in there for row in shapes], bool)
+    columns = np.stack(shapes_of(forward), axis=1)
+    there = {tuple(row): t for row, t in zip(columns, forward.time_s, strict=True)}
+    shapes = shapes_of(backward)
+    keys = [tuple(row) for row in np.stack(shapes, axis=1)]
+    paired = np.array([key in there for key in keys], bool)
     if not paired.any():
         return None
-    table, shape = backward.where(paired), shapes[paired]
-    ratio = np.log(table.time_s / np.array([there[tuple(row)] for row in shape]))
+    table, shapes = backward.where(paired), shapes.where(paired)
+    ahead = np.array([there[key] for key, known in zip(keys, paired, strict=True) if known])
+    ratio = np.log(table.time_s / ahead)
+    window = int(table["window"][0])
+    length = shapes.seq_q if window else np.sqrt(shapes.seq_q * shapes.seq_kv)
 
     def lines_of(rows: Mask) -> Lines:
-        return Lines.from_points(
-            _places(shape[rows]), _length(shape[rows]), ratio[rows], PLACE_SCALE, neighbours=6
-        )
+        places = shapes.places()[rows]
+        return Lines.from_points(places, length[rows], ratio[rows], PLACE_SCALE, neighbours=6)
 
     def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
-        near = lines_of(seen).at(_places(shape[hidden]), _length(shape[hidden]))
+        near = lines_of(seen).at(shapes.places()[hidden], length[hidden])
         return near.value - ratio[hidden], near.distance
 
-    log_error, distance = held_out_errors(_groups(shape), predict)
-    error = error_summary(log_error, _HELD_OUT_BY)
+    log_error, distance = held_out_errors(_groups(shapes), predict)
     return BackwardRatio(
-        info=describe(table, "auto", licence, date, _COLUMNS, error),
+        info=_describe(table, "auto", licence, date, error_summary(log_error, _HELD_OUT_BY)),
         kernel=str(table["kernel"][0]),
         dtype=str(table["dtype"][0]),
-        causal=bool(table["causal"][0]),
+        window=window,
+        masks=_masks(shapes),
         measured_on=measured_on,
-        lines=lines_of(np.ones(len(shape), bool)),
+        lines=lines_of(np.ones(len(ratio), bool)),
         spread=spread_from(log_error, distance),
     )

@@ -26,9 +26,10 @@ Licence = Callable[[str], str]
 
 KEYS = {
     "gemm": ("dtype", "variant", "train_pass"),
-    "attention": ("dtype", "kernel", "train_pass", "causal"),
+    "attention": ("dtype", "kernel", "train_pass", "window"),
     "memory": ("variant", "impl", "train_pass"),
 }
+POLYNOMIAL_KEYS = {**KEYS, "attention": (*KEYS["attention"], "causal")}
 """Columns that tell the curves of one kind apart; the source does so for gemm and attention too."""
 
 FEWEST_POINTS = 3
@@ -74,8 +75,9 @@ def fit_measurements(
     licence = _licence_of(licences or {})
     own = [table for table in measurements if not _relative(table, device)]
     relatives = [table for table in measurements if _relative(table, device)]
+    keys = POLYNOMIAL_KEYS if form == "polynomial" else KEYS
     tables = {kind: _of_kind(own, kind, device) for kind in KEYS}
-    jobs = [(kind, part) for kind, table in tables.items() if table for part in _parts(table)]
+    jobs = [(kind, part) for kind, table in tables.items() if table for part in _parts(table, keys)]
     curves: list[Curve] = []
     for done, (kind, part) in enumerate(jobs):
         if progress:
@@ -242,7 +244,7 @@ def _relative(table: Measurements, device: str) -> bool:
 
 
 def _of_kind(measurements: Sequence[Measurements], kind: str, device: str) -> Measurements | None:
-    """All rows of one kind; stream peaks of other devices and windowed attention left out."""
+    """All rows of one kind; stream peaks of other devices left out."""
     tables = [table for table in measurements if table.kind == kind]
     if not tables:
         return None
@@ -252,14 +254,14 @@ def _of_kind(measurements: Sequence[Measurements], kind: str, device: str) -> Me
         plain = device.replace("-", "_")
         stream = np.array([str(v).startswith("stream_") for v in table["variant"]], bool)
         keep = ~stream | (table["impl"] == plain)
-    if kind == "attention":
-        keep = (table["window"] == 0) & (table["head_dim"] == table["head_dim_v"])
     return table.where(keep) if keep.any() else None
 
 
-def _parts(table: Measurements) -> Iterator[Measurements]:
+def _parts(
+    table: Measurements, keys: Mapping[str, tuple[str, ...]] = KEYS
+) -> Iterator[Measurements]:
     """The table cut into the rows of each curve."""
-    columns = [table[name] for name in KEYS[table.kind]]
+    columns = [table[name] for name in keys[table.kind]]
     if table.kind != "memory":
         columns.append(table.source)
     labels = np.array(["\t".join(map(str, row)) for row in zip(*columns, strict=True)], object)
@@ -275,7 +277,7 @@ def _name(kind: str, part: Measurements) -> str:
 
 def _fit_one(kind: str, part: Measurements, form: str, licence: Licence, date: str) -> Curve:
     if form == "polynomial":
-        key = {column: str(part[column][0]) for column in KEYS[kind]}
+        key = {column: str(part[column][0]) for column in POLYNOMIAL_KEYS[kind]}
         return fit_polynomial(part, key, licence, date)
     if kind == "gemm":
         return fit_gemm(part, form, licence, date)
@@ -287,10 +289,10 @@ def _fit_one(kind: str, part: Measurements, form: str, licence: Licence, date: s
 def _ratios(
     table: Measurements | None, measured_on: str, licence: Licence, date: str
 ) -> Iterator[Curve]:
-    """Backward over forward for each kernel, dtype and mask that has both."""
+    """Backward over forward for each kernel, dtype and window that has both."""
     if table is None:
         return
-    columns = (table["dtype"], table["kernel"], table["causal"])
+    columns = (table["dtype"], table["kernel"], table["window"])
     labels = np.array(["\t".join(map(str, row)) for row in zip(*columns, strict=True)], object)
     for label in sorted(set(labels)):
         rows = labels == label

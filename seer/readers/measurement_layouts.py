@@ -91,12 +91,14 @@ def _gemm(cells: Cells) -> Iterable[Part]:
 
 def _attention(cells: Cells) -> Iterable[Part]:
     window = np.nan_to_num(cells.get("window", np.zeros(len(cells["kernel"]))))
+    fixed_order = cells.get("deterministic_bwd", cells["kernel"]) == "True"
+    kernel = cells["kernel"] + np.where(fixed_order, "_deterministic", "").astype(object)
     yield part_of(
         "attention",
         all_rows(cells),
         cells,
         dtype=text_of(cells, "dtype", DTYPES),
-        kernel=cells["kernel"],
+        kernel=kernel,
         train_pass=text_of(cells, "train_pass", PASSES),
         batch=cells["batch"],
         seq_q=cells["seq_q"],

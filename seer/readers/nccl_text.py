@@ -20,14 +20,14 @@ _RANK = re.compile(
 )
 _SETTINGS = re.compile(r"\bnThread\s+(\d+)\s+nGpus\s+(\d+)\b")
 _STARTING = re.compile(r"# Collective test starting:\s*(\S+)")
-_CONCLUDED = re.compile(r"# Collective test concluded:")
 _PROGRAM = re.compile(r"\b([a-z][a-z_]*?)_perf(?:_mpi)?\b")
 _LIBRARY = re.compile(r"\b(N|R)CCL version\s*:?\s*(\d+\.\d+\.\d+)")
 _LIBRARY_CODE = re.compile(r"\bnccl-library=(\d+)\b")
 _TOOL = re.compile(r"\b(rccl-tests)\b", re.IGNORECASE)
 _STAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 
-_NUMBERS = {"size": r"\d+", "count": r"\d+", "root": r"-?\d+"}
+_CELLS = {"size": r"\d+", "count": r"\d+", "root": r"-?\d+"}
+_WORD = r"[A-Za-z]\w*"
 _BLANK_HALF = 20
 """A half is 32 characters wide, a column at most 14: a wider gap is a half that was left blank."""
 
@@ -65,14 +65,18 @@ class _Half:
 
 
 class _Table:
-    """A header line: where each column stands."""
+    """A header line: where each column stands. Raises ValueError where it is none after all."""
 
     def __init__(self, line: str, only_in_place: bool) -> None:
-        self._comma = "," in line
-        text = line if self._comma else line[line.lower().index("size") :]
-        cells = text.split(",") if self._comma else text.split()
-        self.columns = [_column(cell) for cell in cells]
+        found = _TABLE.search(line)
+        self._comma = found is not None and "," in found.group()
+        text = line if self._comma or found is None else line[found.start() :]
+        self.columns = [
+            _column(cell) for cell in (text.split(",") if self._comma else text.split())
+        ]
         times = [i for i, name in enumerate(self.columns) if name in ("time", "cputime")][:2]
+        if not times or "size" not in self.columns:
+            raise ValueError("no times")
         self._only_in_place = only_in_place and len(times) == 1
         ends = [*times[1:], len(self.columns)]
         self.halves = [self._half(t, end) for t, end in zip(times, ends, strict=True)]
@@ -84,9 +88,8 @@ class _Table:
         for i, name in enumerate(self.columns):
             self.places.setdefault(name, i)
         before = self.columns[: times[0]]
-        pattern = r"\s+".join(f"({_NUMBERS.get(name, r'[^\s,]+')})" for name in before)
+        pattern = r"\s+".join(f"({_CELLS.get(name, _WORD)})" for name in before)
         self._start = re.compile(r"(?<![\w.])" + pattern + r"(?=\s|$)")
-        self._before = len(before)
 
     def _half(self, time: int, end: int) -> _Half:
         names = {self.columns[i]: i for i in range(time + 1, end)}
@@ -97,8 +100,8 @@ class _Table:
         found = self._cells(line)
         if found is None or isinstance(found, str):
             return found
-        halves = [half.read(found) for half in self.halves]
-        out, into = (halves + [None])[:2]
+        out = self.halves[0].read(found)
+        into = self.halves[1].read(found) if len(self.halves) > 1 else None
         if self._only_in_place:
             out, into = None, out
 
@@ -148,14 +151,20 @@ def _column(cell: str) -> str:
 
 
 class _Log:
-    """Walks down a log and collects its tests."""
+    """Walks down a log and collects its tests.
+
+    `_next` is what is known of the test whose table comes next; it begins anew with the first line
+    of a description after a table.
+    """
 
     def __init__(self) -> None:
         self.tests: list[Test] = []
         self.lost: list[tuple[int, str]] = []
         self._next = Test()
         self._table: _Table | None = None
-        self._previous = ""
+        self._is_open = False
+        self._mentioned = ""
+        self._above = ""
 
     def line(self, number: int, text: str) -> None:
         if _TABLE.search(text):
@@ -163,63 +172,54 @@ class _Log:
         elif self._table is not None and (row := self._table.row(text, number)) is not None:
             if isinstance(row, str):
                 self.lost.append((number, row))
+            elif not self._is_open:
+                self.lost.append((number, "the row is not below the header of its own test"))
             else:
                 self.tests[-1].rows.append(row)
         else:
             self._remark(text)
         if text.strip():
-            self._previous = text
+            self._above = text
 
     def _open(self, text: str) -> None:
-        above = self._previous.lower()
+        above = self._above.lower()
         try:
             self._table = _Table(text, "in-place" in above and "out-of-place" not in above)
-        except re.error:  # a header with strange names is none
+        except ValueError:
             return
         # A second table without a list of ranks of its own is of the same ranks.
-        self.tests.append(replace(self._next, rows=[], devices=list(self._next.devices)))
+        name = self._next.name or self._mentioned
+        self.tests.append(replace(self._next, name=name, rows=[], devices=[*self._next.devices]))
+        self._is_open = True
 
     def _remark(self, text: str) -> None:
-        """What a line outside the table says of the next table, or of this one."""
+        """What a line outside the tables says of the next one, or of this one."""
         if found := _RANK.search(text):
-            self._fresh()
+            self._begin()
             rank, group, pid, host = found.group("rank", "group", "pid", "host")
             self._next.devices.append(Device(int(rank), int(group or 0), host, pid))
         elif found := _SETTINGS.search(text):
-            self._fresh()
+            self._begin()
             self._next.per_process = max(1, int(found[1]) * int(found[2]))
         elif found := _STARTING.search(text):
-            self._fresh()
+            self._begin()
             self._next.name, self._next.is_sure = found[1], True
-        elif _CONCLUDED.search(text):
-            self._table = None
-        else:
-            self._software(text)
-
-    def _software(self, text: str) -> None:
-        if found := _LIBRARY.search(text):
-            self._next.library = f"{found[1]}CCL-{found[2]}"
-            self._late()
         elif found := _LIBRARY_CODE.search(text):
-            self._fresh()
-            self._next.library = self._next.library or f"NCCL-{library_version(int(found[1]))}"
+            self._begin()
+            self._next.library = f"NCCL-{library_version(int(found[1]))}"
+        elif found := _LIBRARY.search(text):
+            self._next.library = f"{found[1]}CCL-{found[2]}"
+            if self._is_open and not self.tests[-1].library:  # printed with the first call
+                self.tests[-1].library = self._next.library
+        elif found := _PROGRAM.search(text):
+            self._mentioned = found[1]
         if _TOOL.search(text):
             self._next.tool = "rccl-tests"
-        if not self._next.is_sure and (found := _PROGRAM.search(text)):
-            self._fresh()
-            if not self._next.is_sure:
-                self._next.name = found[1]
 
-    def _late(self) -> None:
-        """The version is printed with the first collective: it may come after the header."""
-        if self._table is not None and not self.tests[-1].library:
-            self.tests[-1].library = self._next.library
-
-    def _fresh(self) -> None:
-        """Begins the description of another test once a table has been read."""
-        if self._table is not None:
+    def _begin(self) -> None:
+        if self._is_open:
             self._next = Test(tool=self._next.tool)
-            self._table = None
+            self._is_open = False
 
 
 def library_version(code: int) -> str:

@@ -20,9 +20,9 @@ from seer.workload.step_operators import add_step
 from seer.workload.transfers import add_transfers
 
 
-def fold(plan: Plan) -> OperatorGraph:
-    """The folded graph: one rank per stage, segments collapsed where they may be."""
-    logical = _write_logical(plan, lay_slots(plan, collapse=True))
+def fold(plan: Plan, *, collapse: bool = True) -> OperatorGraph:
+    """The folded graph: one rank per stage; `collapse` segments where they may be."""
+    logical = _write_logical(plan, lay_slots(plan, collapse=collapse))
     return replicate(logical, plan.work, plan.job.parallelism, folded=True)
 
 

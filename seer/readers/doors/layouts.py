@@ -10,9 +10,10 @@ from seer.readers.doors.arguments import Arguments
 MAX_LAYERS = 100_000
 
 
-def repeated(text: str, args: Arguments, name: str) -> list[int]:
-    """The numbers of a pattern: `([0]*3+[1]*58)`, `[0, 1, 1]`, `0 1 1` or `2`."""
+def repeated(given: Any, args: Arguments, name: str) -> list[int]:
+    """The numbers of a pattern: `([0]*3+[1]*58)`, `[0, 1, 1]`, `0 1 1`, `2`, or a list of them."""
     found: list[int] = []
+    text = " ".join(map(str, given)) if isinstance(given, list) else str(given)
     compact = text.strip().strip("\"'")
     pieces = re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d{1,6}))?|(\d+)", compact)
     if not pieces or re.sub(r"[\[\]\d,\s()+*]", "", compact):

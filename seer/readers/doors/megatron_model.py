@@ -104,15 +104,15 @@ def _latent(args: Arguments) -> dict[str, Any]:
 def _window(args: Arguments) -> dict[str, Any]:
     """`window_size` is (left, right); every `window_attn_skip_freq`-th layer sees everything."""
     numbers = args.words("window_size")
-    skip = args.words("window_attn_skip_freq")
+    skip = args.get("window_attn_skip_freq")
     if not numbers:
         return {}
     left = re.sub(r"\D", "", numbers[0])
     if not left or numbers[0].startswith("-"):
         return {}
-    if not skip:
+    if skip is None:
         return {"window": int(left), "window_period": 1}
-    pattern = repeated(" ".join(skip), args, "window_attn_skip_freq")
+    pattern = repeated(skip, args, "window_attn_skip_freq")
     if pattern == [2] or (len(pattern) > 1 and _alternates(pattern)):
         return {"window": int(left), "window_period": 2}
     why = "a window of all layers, or of every second one from the first, can be expressed"
@@ -138,10 +138,10 @@ def _experts(args: Arguments, layers: int, ffn: int) -> dict[str, Any]:
 
 def _dense_layers(args: Arguments, layers: int) -> int:
     """`moe_layer_freq` is 1, or a pattern with a one for each layer that has experts."""
-    given = args.words("moe_layer_freq")
-    if not given or given == ["1"]:
+    given = args.get("moe_layer_freq")
+    if given in (None, 1, "1"):
         return 0
-    pattern = repeated(" ".join(given), args, "moe_layer_freq")
+    pattern = repeated(given, args, "moe_layer_freq")
     dense = pattern.index(1) if 1 in pattern else len(pattern)
     if len(pattern) != layers or pattern != [0] * dense + [1] * (layers - dense):
         why = f"dense layers must be the first ones of {layers}"

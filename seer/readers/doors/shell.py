@@ -108,13 +108,15 @@ class _Reader:
 
     def _test(self, tokens: list[Token]) -> bool:
         words = [self._expand.text(t.text) for t in tokens]
+        outer = words[:1] == ["!"]
+        words = words[1:] if outer else words
         if words and words[0] in ("[", "[[", "test"):
             words = words[1:]
             if words and words[-1] in ("]", "]]"):
                 words = words[:-1]
         negated = words[:1] == ["!"]
         words = words[1:] if negated else words
-        return self._holds(words, tokens) != negated
+        return self._holds(words, tokens) != (negated != outer)
 
     def _holds(self, words: list[str], tokens: list[Token]) -> bool:
         if len(words) == 1:

@@ -1,21 +1,14 @@
-"""Does reality agree: forecasts against published, measured training runs."""
+"""Errors of forecasts against measurements, as the field reports them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.calibration import Calibration
-from seer.errors import SeerError
-from seer.forecast import forecast
-from seer.readers import read_calibration, read_layer_template
-from seer.readers.files import PathLike
-from seer.readers.published_runs import PublishedRun, SkippedRun, read_published_runs
-
-Progress = Callable[[int, int], None]
+from seer.readers.published_runs import PublishedRun
 
 
 @dataclass(frozen=True)
@@ -57,61 +50,6 @@ class Score:
     bias: float
     interval_coverage: float
     spearman: float | None
-
-
-@dataclass(frozen=True)
-class ValidationReport:
-    """What `seer validate` found."""
-
-    level: str
-    overall: tuple[Score, ...]
-    groups: tuple[Score, ...]
-    rows: tuple[ScoredRun, ...]
-    skipped: tuple[SkippedRun, ...]
-
-
-def validate(
-    path: PathLike,
-    *,
-    level: str = "cold",
-    calibration: Calibration | None = None,
-    progress: Progress | None = None,
-) -> ValidationReport:
-    """Forecast every row of grade A or B that can be expressed, and score it.
-
-    `level` "cold" uses operator curves alone, with no factor from any run.
-    """
-    runs, skipped = read_published_runs(path)
-    template = read_layer_template("transformer")
-    calibrations: dict[str, Calibration] = {}
-    rows: list[ScoredRun] = []
-    for done, run in enumerate(runs):
-        if progress:
-            progress(done, len(runs))
-        name = run.job.calibration
-        try:
-            if calibration is None and name not in calibrations:
-                calibrations[name] = read_calibration(name)
-            curves = calibration or calibrations[name]
-            found = forecast(run.job, calibration=curves, template=template)
-        except SeerError as error:
-            skipped.append(SkippedRun(run.id, run.group, error.what))
-            continue
-        rows.append(ScoredRun(run, found.iteration_time_s, found.interval_s))
-    if progress:
-        progress(len(runs), len(runs))
-    groups = sorted({r.run.group for r in rows})
-    return ValidationReport(
-        level=level,
-        overall=(
-            score("dense", [r for r in rows if not r.run.job.model.experts]),
-            score("moe", [r for r in rows if r.run.job.model.experts]),
-            score("all", rows),
-        ),
-        groups=tuple(score(g, [r for r in rows if r.run.group == g]) for g in groups),
-        rows=tuple(rows),
-        skipped=tuple(skipped),
-    )
 
 
 def score(name: str, rows: Sequence[ScoredRun]) -> Score:

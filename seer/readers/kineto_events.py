@@ -1,0 +1,224 @@
+"""The events of a PyTorch profiler trace (Kineto, Chrome-trace JSON), in pieces of bounded size.
+
+The file is never decoded whole: `traceEvents` is cut between events and each piece is decoded into
+structs that keep only the arguments named here. Writers put the same key first in every event; that
+key, unescaped after a closing brace, is where one event ends and the next begins. A file where this
+does not hold is decoded at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from seer.errors import UnreadableError
+
+PIECE_BYTES = 16 * 2**20
+"""Events are decoded in pieces of about this size: some 60,000 events."""
+
+_TAIL_BYTES = 4 * 2**20
+"""The last event is looked for in the last bytes of the file."""
+
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_FIRST_KEY = re.compile(rb'\s*\{\s*("[^"\\]*")\s*:')
+
+
+class Args(msgspec.Struct, gc=False):
+    """The arguments of an event that some reader asks for; None where it has none."""
+
+    external_id: Any = msgspec.field(default=None, name="External id")
+    older_external_id: Any = msgspec.field(default=None, name="external id")
+    correlation: Any = None
+    stream: Any = None
+    device: Any = None
+    input_dims: Any = msgspec.field(default=None, name="Input Dims")
+    input_types: Any = msgspec.field(default=None, name="Input type")
+    input_strides: Any = msgspec.field(default=None, name="Input Strides")
+    concrete_inputs: Any = msgspec.field(default=None, name="Concrete Inputs")
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    dtype: Any = None
+    in_elements: Any = msgspec.field(default=None, name="In msg nelems")
+    out_elements: Any = msgspec.field(default=None, name="Out msg nelems")
+    group_size: Any = msgspec.field(default=None, name="Group size")
+    group_name: Any = msgspec.field(default=None, name="Process Group Name")
+    group_ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
+    in_split: Any = msgspec.field(default=None, name="In split size")
+
+
+_NO_ARGS = Args()
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event; times in microseconds, as they stand in the file."""
+
+    ph: Any = ""
+    cat: Any = ""
+    name: Any = ""
+    ts: Any = 0
+    dur: Any = 0
+    pid: Any = None
+    tid: Any = None
+    args: Args | None = None
+
+    @property
+    def category(self) -> str:
+        """The category in lower case: older versions write capitals."""
+        return self.cat.lower() if isinstance(self.cat, str) else ""
+
+    @property
+    def arguments(self) -> Args:
+        """The arguments; all None where the event has none."""
+        return self.args if self.args is not None else _NO_ARGS
+
+    @property
+    def start_us(self) -> float:
+        """When it begins; NaN where the file holds no number."""
+        return number(self.ts)
+
+    @property
+    def duration_us(self) -> float:
+        """How long it takes; NaN where the file holds no number."""
+        return number(self.dur)
+
+
+class Head(msgspec.Struct):
+    """What the file says beside its events."""
+
+    devices: Any = msgspec.field(default=None, name="deviceProperties")
+    distributed: Any = msgspec.field(default=None, name="distributedInfo")
+    base_time_ns: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
+
+
+class _Whole(Head):
+    events: list[Event] = msgspec.field(default_factory=list, name="traceEvents")
+
+
+def number(value: Any) -> float:
+    """A number that may be written as text; NaN where it is none."""
+    try:
+        return float(value) if isinstance(value, int | float | str) else float("nan")
+    except (ValueError, OverflowError):
+        return float("nan")
+
+
+def is_trace(data: bytes) -> bool:
+    """Whether bytes look like a profiler trace: a JSON object with `traceEvents`."""
+    return data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{" and bool(_LIST.search(data))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One opened trace.
+
+    Attributes
+    ----------
+    where : str
+        Name of the file.
+    head : Head
+    """
+
+    where: str
+    head: Head
+    _data: bytes
+    _begin: int
+    _end: int
+    _boundary: re.Pattern[bytes] | None
+    _events: tuple[Event, ...] = ()
+
+    def pieces(self) -> Iterator[list[Event]]:
+        """Events in the order of the file, some ten thousand at a time.
+
+        Raises UnreadableError that names the byte where the JSON is broken.
+        """
+        if self._boundary is None:
+            yield list(self._events)
+            return
+        at = self._begin
+        while at < self._end:
+            cut = self._boundary.search(self._data, min(at + PIECE_BYTES, self._end), self._end)
+            end = cut.start() + 1 if cut else self._end
+            piece = self._data[at:end].lstrip(b", \t\r\n")
+            try:
+                events: list[Event] = msgspec.json.decode(b"[" + piece + b"]", type=list[Event])
+            except (msgspec.DecodeError, RecursionError) as fault:
+                raise _broken(fault, self.where, at + (end - at - len(piece)) - 1) from None
+            yield events
+            at = end
+
+
+def open_trace(data: bytes, where: str) -> Trace:
+    """A trace from the bytes of its file (unpacked). Raises UnreadableError."""
+    found = _LIST.search(data)
+    if found is None:
+        raise UnreadableError("the file has no 'traceEvents': it is no profiler trace", where=where)
+    key = _FIRST_KEY.match(data, found.end())
+    if key is not None:
+        mark = re.escape(key.group(1))
+        boundary = re.compile(rb"\}\s*,\s*(?=\{\s*" + mark + rb"\s*:)")
+        tail = _tail(data, found.end(), boundary)
+        if tail is not None:
+            end, after = tail
+            head = _head(data[: found.end()] + b"]" + after)
+            if head is not None:
+                return Trace(where, head, data, found.end(), end, boundary)
+    return _whole(data, where)
+
+
+def _tail(data: bytes, begin: int, boundary: re.Pattern[bytes]) -> tuple[int, bytes] | None:
+    """Where the last event ends, and what comes after the list of events."""
+    last = begin
+    for cut in boundary.finditer(data, max(begin, len(data) - _TAIL_BYTES)):
+        last = cut.end()
+    if len(data) - last > _TAIL_BYTES:
+        return None
+    decoder = json.JSONDecoder()
+    try:
+        text = data[last:].decode()
+        at = 0
+        while True:  # a few events at the end may begin with another key
+            at += len(text[at:]) - len(text[at:].lstrip())
+            _, at = decoder.raw_decode(text, at)
+            rest = text[at:].lstrip()
+            if rest[:1] != ",":
+                break
+            at = len(text) - len(rest) + 1
+    except (ValueError, RecursionError):
+        return None
+    if rest[:1] != "]":
+        return None
+    return last + len(text[:at].encode()), rest[1:].encode()
+
+
+def _head(data: bytes) -> Head | None:
+    try:
+        return msgspec.json.decode(data, type=Head)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _whole(data: bytes, where: str) -> Trace:
+    """A trace whose events cannot be told apart by their first key."""
+    try:
+        found = msgspec.json.decode(data, type=_Whole)
+    except (msgspec.DecodeError, RecursionError) as fault:
+        raise _broken(fault, where, 0) from None
+    head = Head(found.devices, found.distributed, found.base_time_ns)
+    return Trace(where, head, b"", 0, 0, None, tuple(found.events))
+
+
+def _broken(fault: Exception, where: str, before: int) -> UnreadableError:
+    """What is wrong with the JSON; byte positions are those of the whole file."""
+    text = str(fault) or type(fault).__name__
+
+    def moved(found: re.Match[str]) -> str:
+        return f"byte {int(found[1]) + before}"
+
+    why = re.sub(r"byte (\d+)", moved, text)
+    what = "the trace is truncated" if "truncated" in text else "the trace is not JSON of this form"
+    hint = "older profilers break on quotes in names of Python frames: record without with_stack"
+    return UnreadableError(what, where=where, why=why, hint=hint)

@@ -1,0 +1,65 @@
+"""Sustained factors from measured steps: how much longer matrix kernels take in a real run.
+
+Operator tables are short bursts at high clocks. One to three measured steps of a system tell how
+much a power-limited device loses when it computes all day: the multiplier of GEMM and attention
+time with which the forecast meets the measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seer.forecast import Factor, Prepared, iteration_time
+
+LOWEST, HIGHEST = 0.5, 4.0
+"""Factors beyond these say that something else is wrong: the run is not read as it was."""
+
+KNOTS = (0.6, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Response:
+    """Iteration time of one job as a function of the factor: knots, linear between them.
+
+    Attributes
+    ----------
+    factor, time_s : float64[k]
+    """
+
+    factor: NDArray[np.float64]
+    time_s: NDArray[np.float64]
+
+    def at(self, factor: float) -> float:
+        """Iteration time under a factor. Seconds; beyond the knots the last slope goes on."""
+        i = int(np.clip(np.searchsorted(self.factor, factor) - 1, 0, len(self.factor) - 2))
+        low, high = self.factor[i], self.factor[i + 1]
+        slope = (self.time_s[i + 1] - self.time_s[i]) / (high - low)
+        return float(self.time_s[i] + slope * (factor - low))
+
+    def meets(self, measured_s: float) -> float:
+        """The factor with which the forecast is the measurement, within LOWEST and HIGHEST."""
+        i = int(np.clip(np.searchsorted(self.time_s, measured_s) - 1, 0, len(self.factor) - 2))
+        rise = self.time_s[i + 1] - self.time_s[i]
+        step = (self.factor[i + 1] - self.factor[i]) * (measured_s - self.time_s[i]) / rise
+        return float(np.clip(self.factor[i] + step, LOWEST, HIGHEST))
+
+
+def response(prepared: Prepared, knots: Sequence[float] = KNOTS) -> Response:
+    """Play a prepared job at each factor."""
+    times = [iteration_time(prepared, factor) for factor in knots]
+    return Response(np.array(knots, float), np.array(times))
+
+
+def combine(factors: Sequence[float], source: str) -> Factor:
+    """One factor from those of single runs: geometric mean, with their spread.
+
+    From a single run the spread between runs cannot be known and is left to the spread between
+    clusters.
+    """
+    logs = np.log(np.asarray(factors, float))
+    spread = float(logs.std(ddof=1)) if len(logs) > 1 else 0.0
+    return Factor(float(np.exp(logs.mean())), spread, source)
