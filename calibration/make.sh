@@ -43,14 +43,14 @@ fit h200-sxm "" gemm/h200_sxm.csv gemm_train_layouts/a100_pcie.csv \
   fused_ops/h100_sxm.csv membound/gh200_train.csv membound/a100_sxm_train.csv \
   collectives/h200_sxm.csv $NETWORKS
 
-fit b200-sxm "$BOTH" gemm/b200_sxm.csv gemm_train_layouts/b200_sxm.csv \
+fit b200-sxm "--prefer aic_vllm_torch --prefer aic_trt_fp8_dynquant" gemm/b200_sxm.csv gemm_train_layouts/b200_sxm.csv \
   attention/b200_sxm_fwd.csv attention/gb200_train.csv \
   membound/b200_sxm.csv membound/gb200.csv membound/h100_sxm.csv fused_ops/h100_sxm.csv \
   membound/gh200_train.csv membound/a100_sxm_train.csv \
-  collectives/b200_sxm.csv collectives/b200_sxm_ccbysa.csv $NETWORKS
+  collectives/b200_sxm.csv $NETWORKS
 
 GRACE="membound/b200_sxm.csv membound/h100_sxm.csv fused_ops/h100_sxm.csv membound/gh200_train.csv
-  membound/a100_sxm_train.csv collectives/b200_sxm_ccbysa.csv $NETWORKS"
+  membound/a100_sxm_train.csv $NETWORKS"
 fit gb200 "" gemm/gb200.csv gemm_train_layouts/b200_sxm.csv \
   attention/gb200_fwd.csv attention/gb200_train.csv membound/gb200.csv \
   collectives/gb200.csv collectives/gb300.csv $GRACE

@@ -56,9 +56,13 @@ def thread_names(trace: dict[str, Any]) -> dict[tuple[int, int], str]:
 
 
 def drawn(trace: dict[str, Any]) -> list[tuple[str, str, float, float]]:
-    """(name, stream, ts, dur) of each slice, in microseconds."""
+    """(name, stream, ts, dur) of each slice, in microseconds; the nanosecond that a slice is drawn
+    short is added back."""
     names = thread_names(trace)
-    return [(e["name"], names[e["pid"], e["tid"]], e["ts"], e["dur"]) for e in of_phase(trace, "X")]
+    return [
+        (e["name"], names[e["pid"], e["tid"]], e["ts"], round(e["dur"] + 0.001, 3))
+        for e in of_phase(trace, "X")
+    ]
 
 
 def test_ranks_and_streams_have_names(tmp_path: Path) -> None:
@@ -124,6 +128,21 @@ def test_slices_of_a_stream_never_overlap_after_rounding(tmp_path: Path) -> None
     slices = drawn(written(tmp_path / "t.json", case))
     for (_, _, ts, dur), (_, _, following, _) in itertools.pairwise(slices):
         assert round(ts * 1000) + round(dur * 1000) == round(following * 1000)
+
+
+def test_slices_end_before_the_next_begins_in_the_floating_point_of_a_viewer(
+    tmp_path: Path,
+) -> None:
+    # 0.1 + 0.2 > 0.3: a viewer that adds ts and dur must not see one slice inside another
+    names = [f"k{i}" for i in range(1000)]
+    durations = np.random.default_rng(5).random(1000) * 1e-3
+    case = by_hand(
+        {name: ("gemm", d) for name, d in zip(names, durations, strict=True)},
+        {"0 compute": " ".join(names)},
+    )
+    slices = of_phase(written(tmp_path / "t.json", case), "X")
+    for one, following in itertools.pairwise(slices):
+        assert one["ts"] + one["dur"] <= following["ts"]
 
 
 def inner_plays() -> dict[int, Any]:

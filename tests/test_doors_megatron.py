@@ -123,6 +123,14 @@ def test_typed_flags_have_the_defaults_of_megatron() -> None:
     assert job.training.recompute == "none"
 
 
+def test_a_vocabulary_that_only_a_tokenizer_knows_is_given_by_an_edit(tmp_path: Path) -> None:
+    flags = FLAGS.replace("--vocab-size 50257", "--tokenizer-type %s")
+    text = f"torchrun --nproc-per-node 8 pretrain_gpt.py {flags}\n"
+    assert opened(tmp_path, text % "GPT2BPETokenizer").model.vocab == 50304  # 393 x 128
+    job = opened(tmp_path, text % "HuggingFaceTokenizer", model__vocab=32000)
+    assert job.model.vocab == 32000
+
+
 def test_a_gated_mlp_is_eight_thirds_wide_by_default() -> None:
     assert typed(FLAGS + " --swiglu").model.ffn_hidden == 5440  # 8/3 x 2,048 in steps of 64 down
 
@@ -219,7 +227,7 @@ def test_alternate_windows_are_read() -> None:
         (FLAGS.replace("--num-layers 24", ""), UsageError, "--num-layers is missing"),
         (FLAGS.replace("24", "many"), UsageError, "--num-layers cannot be"),
         (FLAGS.replace(" 24", ""), UsageError, "--num-layers has no value"),
-        (FLAGS.replace("--vocab-size 50257", ""), UsageError, "--vocab-size is missing"),
+        (FLAGS.replace("--vocab-size 50257", ""), UsageError, "size of the vocabulary is not in"),
         (FLAGS + " --moe-layer-freq [1,0] --num-experts 4", UsageError, "first ones of 24"),
         (FLAGS + " --moe-layer-freq __import__('os') --num-experts 4", UsageError, "a pattern"),
         (FLAGS + " --window-size 64,0 --window-attn-skip-freq 3", UsageError, "every second one"),

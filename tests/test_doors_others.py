@@ -169,7 +169,7 @@ DEEPSPEED: dict[str, Any] = {
     "gradient_clipping": "auto",
     "steps_per_print": 10,
 }
-ASKED = {"model": "llama3-8b", "gpus": 32}
+ASKED: dict[str, Any] = {"model": "llama3-8b", "gpus": 32}
 
 
 def test_a_deepspeed_configuration_is_a_job_of_the_model_that_is_named(tmp_path: Path) -> None:

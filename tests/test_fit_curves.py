@@ -14,6 +14,7 @@ from seer.calibration import (
     MemoryCurve,
     PolynomialCurve,
 )
+from seer.calibration.attention import AttentionShapes
 from seer.errors import UsageError
 from seer.fit import fit_calibration, fit_measurements
 from seer.fit.polynomial import solve
@@ -112,7 +113,8 @@ def test_backward_attention_is_a_ratio_where_both_passes_were_measured() -> None
     assert isinstance(ratio, BackwardRatio)
     one = np.ones(1)
 
-    found = ratio.evaluate(one, 8 * one, 8 * one, 1500 * one, 1500 * one, 128 * one)
+    sizes = [one, 8 * one, 8 * one, 1500 * one, 1500 * one, 128 * one]
+    found = ratio.evaluate(AttentionShapes.of(sizes, np.array([True])))
 
     assert found.time_s[0] == pytest.approx(3.0)
 
@@ -157,8 +159,8 @@ def test_gradient_gemms_are_never_cheaper_than_forward_ones() -> None:
         ),
         (
             [attentions()],
-            {"m": 2048, "n": 2048, "k": 128, "batch": 1, "heads": 8, "kv_heads": 8},
-            {"batch": 1, "heads": 8, "kv_heads": 8, "seq": 2048, "head_dim": 128},
+            {"m": 2048, "n": 2048, "k": 128, "batch": 1, "heads": 8, "kv_heads": 8, "causal": 1},
+            {"batch": 1, "heads": 8, "kv_heads": 8, "seq": 2048, "head_dim": 128, "causal": 1},
         ),
     ],
 )

@@ -176,6 +176,9 @@ def test_words_on_overlap_edit_the_preset(tmp_path: Path) -> None:
     assert (framework.tp_overlap, framework.dp_overlap) == ("pipelined", False)
     framework = run_of(tmp_path, overlap_class="no-tp+eager").job.framework
     assert (framework.tp_overlap, framework.parameters["compiled"]) == ("none", 0)
+    assert framework.variants["rms_norm"] == "rms_norm_eager"
+    framework = run_of(tmp_path, overlap_class="compiled", software="TorchTitan 2025").job.framework
+    assert (framework.name, framework.variants["rms_norm"]) == ("torchtitan", "rms_norm")
 
 
 def test_a_rack_of_72_is_used_in_segments_of_64_unless_the_job_fills_racks(tmp_path: Path) -> None:

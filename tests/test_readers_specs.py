@@ -116,7 +116,7 @@ def test_a_mixture_of_experts_has_its_published_number_of_active_parameters(name
     assert read_model(name).active_parameters / 1e9 == pytest.approx(ACTIVE[name], rel=0.09)
 
 
-BEING_FITTED = ("b200-sxm", "gb200", "gb300")
+BEING_FITTED = ("h200-sxm", "b200-sxm", "gb200", "gb300")
 
 
 @pytest.mark.parametrize("name", shipped.names("clusters"))

@@ -150,14 +150,21 @@ class AttentionCurve:
         """The operator kind that the curve answers for."""
         return "attention"
 
-    def covers(self, head_dim: Floats) -> NDArray[np.bool_]:
-        """Which head sizes lie inside the measured range."""
-        low, high = self.info.domain["head_dim"]
-        return np.asarray((head_dim >= low) & (head_dim <= high))
+    def head_sizes(self, causal: bool | None = None) -> Floats:
+        """Head sizes measured, with one mask or with any."""
+        _, head_dim, *_, mask = self.lines.places.T
+        return np.unique(head_dim if causal is None else head_dim[(mask > 1) == causal])
 
-    def knows(self, head_dim: Floats) -> NDArray[np.bool_]:
-        """Which head sizes were measured themselves."""
-        return np.isin(head_dim, self.lines.places[:, 1])
+    def covers(self, head_dim: Floats, causal: bool | None = None) -> NDArray[np.bool_]:
+        """Which head sizes lie inside the range measured with a mask (None = with any)."""
+        known = self.head_sizes(causal)
+        if not len(known):
+            return np.zeros(len(head_dim), bool)
+        return np.asarray((head_dim >= known[0]) & (head_dim <= known[-1]))
+
+    def knows(self, head_dim: Floats, causal: bool) -> NDArray[np.bool_]:
+        """Which head sizes were measured themselves with a mask."""
+        return np.isin(head_dim, self.head_sizes(causal))
 
     def length(self, shapes: AttentionShapes) -> Floats:
         """Position of shapes along the lines: the geometric mean length, or the queries."""

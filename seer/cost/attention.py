@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +36,7 @@ _NO_BACKWARD_RATIO = 3.0
 """Backward over forward of fused attention where nothing was measured: 3.12 [2.69-3.67] on A100
 over 2,479 shapes, about 3 on later devices in published training benchmarks."""
 
-_OTHER_WINDOW = 0.1
+_OTHER_MASK = 0.1
 """Spread that a window adds which was not measured, or a mask that was not."""
 
 
@@ -112,12 +113,11 @@ def _suited(curves: Indexed, dtype: str, asked: Asked, sheet: Sheet) -> Indexed:
 
 def _price(asked: Asked, curves: Indexed, ratios: list[BackwardRatio], sheet: Sheet) -> None:
     left = np.ones(len(asked.rows), bool)
-    for index, curve, fits in _by_head_size(_of(curves, asked, asked.train_pass), asked):
-        inside = left & fits
-        if inside.any():
-            estimate, at_best = _direct(curve, asked.where(inside))
-            sheet.fill(asked.rows[inside], estimate, index, at_best)
-        left &= ~inside
+    for answer in _answers(_of(curves, asked, asked.train_pass), asked):
+        mine = left & answer.fits
+        if mine.any():
+            sheet.fill(asked.rows[mine], *answer.of(asked.where(mine)))
+        left &= ~mine
     if not left.any():
         return
     rest = asked.where(left)
@@ -148,23 +148,39 @@ def _of(curves: Indexed, asked: Asked, train_pass: str) -> Indexed:
     ]
 
 
-def _by_head_size(
-    curves: Indexed, asked: Asked
-) -> list[tuple[int, AttentionCurve, NDArray[np.bool_]]]:
-    """Each curve with the rows it may answer: first head sizes that it measured, then between."""
-    head_dim = asked.shapes.head_dim
-    exact = [(i, c, c.knows(head_dim)) for i, c in curves]
-    return exact + [(i, c, c.covers(head_dim)) for i, c in curves]
+@dataclass(frozen=True)
+class Answer:
+    """A curve, the rows it may answer, and what it is trusted with at best."""
+
+    index: int
+    curve: AttentionCurve
+    fits: NDArray[np.bool_]
+    at_best: Origin
+
+    def of(self, asked: Asked) -> tuple[Estimate, int, Origin]:
+        """Its estimate for some of the rows; another window or mask than measured is wider."""
+        estimate = self.curve.evaluate(asked.shapes)
+        if self.at_best == Origin.measured:
+            return estimate, self.index, self.at_best
+        spread = np.hypot(estimate.spread, _OTHER_MASK)
+        return Estimate(estimate.time_s, estimate.origin, spread), self.index, self.at_best
 
 
-def _direct(curve: AttentionCurve, asked: Asked) -> tuple[Estimate, Origin]:
-    """A curve of the mask asked for; another window is derived."""
-    estimate = curve.evaluate(asked.shapes)
-    if asked.window in (0, curve.window):
-        return estimate, Origin.measured
-    return Estimate(
-        estimate.time_s, estimate.origin, np.hypot(estimate.spread, _OTHER_WINDOW)
-    ), Origin.derived
+def _answers(curves: Indexed, asked: Asked) -> Iterator[Answer]:
+    """Curves in the order in which they answer: first the head sizes that they measured with the
+    mask, then those between, then those measured with the other mask only."""
+    head_dim, causal = asked.shapes.head_dim, asked.causal
+
+    def trust(curve: AttentionCurve) -> Origin:
+        same = asked.window in (0, curve.window)
+        return Origin.measured if same else Origin.derived
+
+    for index, curve in curves:
+        yield Answer(index, curve, curve.knows(head_dim, causal), trust(curve))
+    for index, curve in curves:
+        yield Answer(index, curve, curve.covers(head_dim, causal), trust(curve))
+    for index, curve in curves:
+        yield Answer(index, curve, curve.covers(head_dim), Origin.derived)
 
 
 def _forward(curves: Indexed, asked: Asked, sheet: Sheet) -> tuple[Estimate, NDArray[np.int32]]:
@@ -173,7 +189,6 @@ def _forward(curves: Indexed, asked: Asked, sheet: Sheet) -> tuple[Estimate, NDA
     other = [(i, c) for i, c in curves if c.train_pass == "forward" and (i, c) not in same]
     if not same and not other:
         same = curves
-    shapes = asked.shapes
     time_s, spread = np.zeros(len(asked.rows)), np.full(len(asked.rows), np.nan)
     origin, used = np.full(len(time_s), Origin.derived, np.int8), np.full(len(time_s), -1, np.int32)
     left = np.ones(len(time_s), bool)
@@ -183,16 +198,16 @@ def _forward(curves: Indexed, asked: Asked, sheet: Sheet) -> tuple[Estimate, NDA
         origin[mask], used[mask] = np.maximum(estimate.origin, np.int8(at_best)), index
         left[mask] = False
 
-    for index, curve, fits in _by_head_size(same, asked):
-        inside = left & fits
-        if inside.any():
-            put(inside, *_reordered(_direct(curve, asked.where(inside)), index))
-    for _, curve, fits in _by_head_size(other, asked):
-        inside = left & fits
-        if inside.any():
-            anchor = same[0] if same and not asked.window else None
-            estimate, index = _across_masks(curve, anchor, asked.where(inside))
-            put(inside, estimate, index, Origin.derived)
+    for answer in _answers(same, asked):
+        mine = left & answer.fits
+        if mine.any():
+            put(mine, *answer.of(asked.where(mine)))
+    anchor = same[0] if same and not asked.window else None
+    for _, curve in other:
+        mine = left & curve.covers(asked.shapes.head_dim)
+        if mine.any():
+            estimate, index = _across_masks(curve, anchor, asked.where(mine))
+            put(mine, estimate, index, Origin.derived)
             if not asked.window:
                 sheet.note(
                     f"attention with{'' if asked.causal else 'out'} a causal mask at a head size "
@@ -200,12 +215,8 @@ def _forward(curves: Indexed, asked: Asked, sheet: Sheet) -> tuple[Estimate, NDA
                 )
     if left.any():
         index, curve = (same or other)[0]
-        put(left.copy(), curve.evaluate(shapes.where(left)), index, Origin.extrapolated)
+        put(left.copy(), curve.evaluate(asked.shapes.where(left)), index, Origin.extrapolated)
     return Estimate(time_s, origin, spread), used
-
-
-def _reordered(answer: tuple[Estimate, Origin], index: int) -> tuple[Estimate, int, Origin]:
-    return answer[0], index, answer[1]
 
 
 def _across_masks(
@@ -218,7 +229,7 @@ def _across_masks(
     """
     base = measured.evaluate(asked.shapes)
     if anchor is None:
-        return Estimate(base.time_s, base.origin, np.hypot(base.spread, _OTHER_WINDOW)), -1
+        return Estimate(base.time_s, base.origin, np.hypot(base.spread, _OTHER_MASK)), -1
     index, curve = anchor
     low, high = curve.info.domain["head_dim"]
     near = asked.shapes._replace(head_dim=np.clip(asked.shapes.head_dim, low, high))

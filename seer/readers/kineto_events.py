@@ -25,6 +25,7 @@ _TAIL_BYTES = 4 * 2**20
 """The last event is looked for in the last bytes of the file."""
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_SPACE = re.compile(r"\s*")
 _FIRST_KEY = re.compile(rb'\s*\{\s*("[^"\\]*")\s*:')
 
 
@@ -179,19 +180,24 @@ def _tail(data: bytes, begin: int, boundary: re.Pattern[bytes]) -> tuple[int, by
     decoder = json.JSONDecoder()
     try:
         text = data[last:].decode()
-        at = 0
+        at = _blank(text, 0)
         while True:  # a few events at the end may begin with another key
-            at += len(text[at:]) - len(text[at:].lstrip())
             _, at = decoder.raw_decode(text, at)
-            rest = text[at:].lstrip()
-            if rest[:1] != ",":
+            end, at = at, _blank(text, at)
+            if text[at : at + 1] != ",":
                 break
-            at = len(text) - len(rest) + 1
+            at = _blank(text, at + 1)
     except (ValueError, RecursionError):
         return None
-    if rest[:1] != "]":
+    if text[at : at + 1] != "]":
         return None
-    return last + len(text[:at].encode()), rest[1:].encode()
+    return last + len(text[:end].encode()), text[at + 1 :].encode()
+
+
+def _blank(text: str, at: int) -> int:
+    """The next place that is no white space."""
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
 
 
 def _head(data: bytes) -> Head | None:

@@ -23,6 +23,9 @@ DTYPES = {
 }
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "fp8": 1}
 
+LARGEST = 10**15
+"""No tensor has more elements."""
+
 Row = dict[str, Any]
 
 
@@ -51,7 +54,9 @@ class Call:
             raise Unclear("shapes are not recorded (record_shapes=True records them)")
         if not isinstance(sizes, list) or not sizes:
             raise Unclear("an argument is no single tensor")
-        if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in sizes):
+        if not all(isinstance(n, int) and 0 < n < LARGEST for n in sizes) or (
+            math.prod(sizes) > LARGEST
+        ):
             raise Unclear("a size is not a positive number")
         if rank is not None and len(sizes) != rank:
             raise Unclear(f"an argument has {len(sizes)} dimensions, not {rank}")

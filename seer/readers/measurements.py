@@ -1,7 +1,8 @@
-"""Measurement files (CSV or JSON, plain or gzip) to tidy tables.
+"""Measurement files, plain or gzip, to tidy tables.
 
-The layout is told by the header, never by the file's name. What a row cannot give is skipped with
-a reason; a file that gives nothing is an UnreadableError.
+What a file holds is told by its content, never by its name: tables (CSV), JSON of `seer measure`,
+logs of nccl-tests and rccl-tests, traces of the PyTorch profiler. What a row cannot give is skipped
+with a reason; a file that gives nothing is an UnreadableError.
 
 Layouts (columns beyond these are ignored)::
 
@@ -32,32 +33,56 @@ from seer.calibration.measurements import Measurements
 from seer.errors import UnreadableError
 from seer.readers import measurement_layouts as layouts
 from seer.readers.files import PathLike, decode, read_bytes
+from seer.readers.kineto_events import is_trace
+from seer.readers.kineto_measurements import Samples, read_samples, tables_of
 from seer.readers.measurement_json import is_measurements, read_measurement_json
+from seer.readers.nccl_tests import UNKNOWN_FABRIC, is_nccl_tests, read_nccl_tests
 
 LIMIT_BYTES = 256 * 2**20
 """The largest measurement file that is read: some four million rows."""
 
 
+TRACE_LIMIT_BYTES = 512 * 2**20
+"""The largest profiler trace that is read; it needs about twice as much memory."""
+
 LARGEST = 1e15
 """No size or time in microseconds is larger: a petabyte, thirty years."""
+
+_OTHERS = tuple(f"{name}{gz}" for name in (".json", ".log", ".txt", ".out") for gz in ("", ".gz"))
 
 
 @dataclass(frozen=True)
 class SkippedRow:
-    """A row that could not be used, and why."""
+    """A row that could not be used, and why; line 0 is the file as a whole."""
 
     file: str
     line: int
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.file}, line {self.line}: {self.reason}"
+        place = f"{self.file}, line {self.line}" if self.line else self.file
+        return f"{place}: {self.reason}"
+
+
+Found = tuple[list[Measurements], list[SkippedRow]]
 
 
 def read_measurements(
-    paths: PathLike | Iterable[PathLike],
-) -> tuple[list[Measurements], list[SkippedRow]]:
-    """Read measurement files; a folder stands for its `.csv` and `.csv.gz` files.
+    paths: PathLike | Iterable[PathLike], *, fabric: str = "", in_place: bool = False
+) -> Found:
+    """Read measurement files of any known kind.
+
+    A folder stands for its `.csv` files and for those of its `.json`, `.log`, `.txt` and `.out`
+    files that are measurements, plain or `.gz`; the others are listed as skipped.
+
+    Parameters
+    ----------
+    paths : path or paths
+        Traces of several ranks of one run belong into one call.
+    fabric : str
+        Label of the network, for files that do not name theirs (logs and traces).
+    in_place : bool
+        Take the in-place times of nccl-tests.
 
     Returns
     -------
@@ -72,32 +97,65 @@ def read_measurements(
     """
     tables: list[Measurements] = []
     skipped: list[SkippedRow] = []
-    for path in _files([paths] if isinstance(paths, str | os.PathLike) else paths):
-        found, lost = _read(path)
+    traces: list[Samples] = []
+    for path, is_chosen in _files([paths] if isinstance(paths, str | os.PathLike) else paths):
+        data = read_bytes(path, max(TRACE_LIMIT_BYTES, LIMIT_BYTES))
+        if is_trace(data):
+            traces.append(read_samples(data, path))
+            skipped += [SkippedRow(path, 0, reason) for reason in traces[-1].reasons()]
+            continue
+        text = _text(data, path)
+        if not is_chosen and not (is_measurements(text) or is_nccl_tests(text)):
+            skipped.append(SkippedRow(path, 0, "not a file of measurements"))
+            continue
+        found, lost = _read(text, path, fabric, in_place)
         tables += found
         skipped += lost
+    tables += tables_of(traces, fabric or UNKNOWN_FABRIC)
+    if not tables:
+        where = skipped[0].file if skipped else str(paths)
+        raise UnreadableError("there are no measurements", where=where)
     return tables, skipped
 
 
-def _files(paths: Iterable[PathLike]) -> list[str]:
-    files: list[str] = []
+def _files(paths: Iterable[PathLike]) -> list[tuple[str, bool]]:
+    """Files, and whether each must be one of measurements."""
+    files: list[tuple[str, bool]] = []
     for path in paths:
         name = os.fspath(path)
         if not os.path.isdir(name):
-            files.append(name)
+            files.append((name, True))
             continue
-        inside = sorted(n for n in os.listdir(name) if n.endswith((".csv", ".csv.gz")))
+        tables = (".csv", ".csv.gz")
+        inside = sorted(n for n in os.listdir(name) if n.endswith(tables + _OTHERS))
         if not inside:
-            raise UnreadableError("the folder holds no .csv files", where=name)
-        files += [os.path.join(name, n) for n in inside]
+            raise UnreadableError(
+                "the folder holds no measurements",
+                where=name,
+                why="no file of it ends in .csv, .json, .log, .txt or .out, or these and .gz",
+            )
+        files += [(os.path.join(name, n), n.endswith(tables)) for n in inside]
     return files
 
 
-def _read(path: str) -> tuple[list[Measurements], list[SkippedRow]]:
-    text = decode(read_bytes(path, LIMIT_BYTES), path)
+def _text(data: bytes, path: str) -> str:
+    if len(data) > LIMIT_BYTES:
+        why = f"it has more than the {LIMIT_BYTES:,} bytes that are read from measurements"
+        raise UnreadableError("the file is too large", where=path, why=why)
+    return decode(data, path)
+
+
+def _read(text: str, path: str, fabric: str, in_place: bool) -> Found:
     if is_measurements(text):
-        found, lost = read_measurement_json(text, path)
-        return found, [SkippedRow(path, line, reason) for line, reason in lost]
+        tables, lost = read_measurement_json(text, path)
+        return tables, [SkippedRow(path, line, reason) for line, reason in lost]
+    if is_nccl_tests(text):
+        tables, lost = read_nccl_tests(text, path, fabric=fabric, in_place=in_place)
+        return tables, [SkippedRow(path, line, reason) for line, reason in lost]
+    return _read_table(text, path)
+
+
+def _read_table(text: str, path: str) -> Found:
     header, rows, lines, skipped = _rows(text, path)
     layout = layouts.recognise(header, path)
     cells = {name: np.array(column, object) for name, column in zip(header, rows, strict=True)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from seer.readers.nccl_records import Device, Half, Row, Test
 
-_TABLE = re.compile(r"\bsize\b\W.*\bcount\b.*\b(?:cpu)?time\b.*\bbusbw\b", re.IGNORECASE)
+_TABLE = re.compile(r"\bsize\b[^\w\n].*\bcount\b.*\b(?:cpu)?time\b.*\bbusbw\b", re.IGNORECASE)
 _RANK = re.compile(
     r"\bRank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?Pid\s+(?P<pid>\d+)\s+on\s+"
     r"(?P<host>\S+)\s+device\s+\d+\s+\["

@@ -48,6 +48,9 @@ SCHEDULES = {
 """None = 1F1B, interleaved when there are virtual stages."""
 SHARDING = {"": 0, "none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hsdp": 3}
 V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipev")
+FUSED = {"rms_norm": "rms_norm", "rope": "rope"}
+EAGER = {"rms_norm": "rms_norm_eager", "rope": "rope_eager"}
+"""Kernels of norms and rotary positions with and without torch.compile, by the names of curves."""
 TASKS = ("", "pretrain", "sft")
 INTERLEAVED_CHUNKS = 2
 """Model chunks per stage of an interleaved run that does not print them: TorchTitan's choice
@@ -120,6 +123,9 @@ def parallelism_of(row: Row, layers: int, notes: list[str]) -> dict[str, Any]:
         plan["ep"] = int(row.get("ep") or 1)
         plan["etp"] = int(row.get("etp") or 0)
     plan |= _sharding(row, pp, notes)
+    if cp > 1 and "fsdp2" in row.get("sharding", ""):
+        plan["cp_comm"] = "all_gather"
+        notes.append("keys and values are gathered over cp, as PyTorch's context parallelism does")
     stages = pp * plan["vpp"]
     if layers % stages:
         plan["layers_per_stage"] = uneven_stages(layers, stages)
@@ -204,5 +210,7 @@ def overlap_edits(row: Row) -> list[str]:
         elif word in ("tp", "no-tp"):
             edits.append(f"framework.tp_overlap={'pipelined' if word == 'tp' else 'none'}")
         elif word in ("compiled", "eager"):
+            kernels = FUSED if word == "compiled" else EAGER
             edits.append(f"framework.parameters.compiled={int(word == 'compiled')}")
+            edits += [f"framework.variants.{name}={kernel}" for name, kernel in kernels.items()]
     return edits

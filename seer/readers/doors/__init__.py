@@ -73,6 +73,11 @@ def require(foreign: Foreign, given: Mapping[str, Any], where: str) -> None:
         if key not in foreign.job and key not in given:
             article = f"{foreign.kind}: {what} is not in it"
             raise UsageError(article, where=where, hint=f"{hint} (`seer list` shows names)")
+    model = foreign.job.get("model")
+    if isinstance(model, dict) and "vocab" not in model and not {"model", "model.vocab"} & {*given}:
+        what = f"{foreign.kind}: the size of the vocabulary is not in it"
+        why = "it would come from the tokenizer, which is not read"
+        raise UsageError(what, where=where, why=why, hint="--set model.vocab=128256")
 
 
 def _foreign(text: str, where: str, gpus: int | None) -> Foreign | None:

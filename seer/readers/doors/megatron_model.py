@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from seer.errors import UsageError
 from seer.readers.doors.arguments import Arguments
 from seer.readers.doors.layouts import repeated
 
@@ -39,7 +38,6 @@ def megatron_model(args: Arguments, tp: int) -> dict[str, Any]:
         "heads": heads,
         "kv_heads": kv_heads if kv_heads and grouped else heads,
         "ffn_hidden": ffn,
-        "vocab": _vocabulary(args, tp),
         "activation": activation,
         "norm": "rms_norm" if rms else "layer_norm",
         "position": "rope" if rope else "learned",
@@ -52,6 +50,7 @@ def megatron_model(args: Arguments, tp: int) -> dict[str, Any]:
         model["head_dim"] = head_dim
     for name in _IGNORED:
         args.get(name)
+    model |= _vocabulary(args, tp)
     return model | _latent(args) | _window(args) | _experts(args, model["layers"], ffn)
 
 
@@ -70,21 +69,21 @@ def _activation(args: Arguments) -> str:
     return "geglu" if gated else "gelu"
 
 
-def _vocabulary(args: Arguments, tp: int) -> int:
+_TOKENIZERS = {"GPT2BPETokenizer": 50257}
+"""Vocabularies that a tokenizer's name tells (megatron/training/tokenizer)."""
+
+
+def _vocabulary(args: Arguments, tp: int) -> dict[str, int]:
+    """The padded vocabulary; nothing when it would come from a tokenizer that is not read."""
     padded = args.count("padded_vocab_size", least=1)
-    multiple = (args.whole("make_vocab_size_divisible_by", default=128, least=1)) * tp
-    size = args.count("vocab_size", least=1)
+    multiple = args.whole("make_vocab_size_divisible_by", default=128, least=1) * tp
+    size = args.count("vocab_size", least=1) or _TOKENIZERS.get(args.text("tokenizer_type"))
     if padded or not size:
-        if not padded:
-            what = f"{args.spelled('vocab_size')} is missing"
-            why = "the size would come from the tokenizer, which is not read"
-            hint = "--set model.vocab=128256, or give the flag"
-            raise UsageError(what, where=args.where, why=why, hint=hint)
-        return padded
+        return {"vocab": padded} if padded else {}
     if args.values.get("should_pad_vocab") is False:
         args.get("should_pad_vocab")
-        return size
-    return -(-size // multiple) * multiple
+        return {"vocab": size}
+    return {"vocab": -(-size // multiple) * multiple}
 
 
 def _latent(args: Arguments) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from seer.readers import shipped
 from seer.readers.doors.arguments import Arguments, Foreign, unused_note
 from seer.readers.files import read_structured
-from seer.readers.published_words import uneven_stages
+from seer.readers.published_words import EAGER, FUSED, uneven_stages
 from seer.readers.specs import read_model
 
 FRAMEWORK = "torchtitan"
@@ -201,6 +201,7 @@ def _framework(sections: Mapping[str, Arguments], plan: Mapping[str, Any]) -> di
     preset: dict[str, Any] = read_structured(shipped.find("frameworks", FRAMEWORK))
     compiled = sections["compile"].switch("enable") or sections["training"].switch("compile")
     preset["parameters"] |= {"compiled": int(compiled)}
+    preset["variants"] |= FUSED if compiled else EAGER
     if sections["parallelism"].switch("enable_async_tensor_parallel") and plan["tp"] > 1:
         preset["tp_overlap"] = "pipelined"
     reduce = sections["training"].text("mixed_precision_reduce")
