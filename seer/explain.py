@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from seer.calibration import CurveInfo
+from seer.cost.physics import peak_of
 from seer.errors import UsageError, nearest
 from seer.forecast import Forecast, time_by_work
-from seer.graph import OperatorKind, Origin
+from seer.graph import DType, OperatorKind, Origin
 
 HIDDEN_KINDS = (OperatorKind.segment, OperatorKind.fixed)
 
@@ -92,11 +93,9 @@ def _explain_row(forecast: Forecast, w: int, seconds: float, points: int) -> Exp
     work, pricing = forecast.plan.work, forecast.pricing
     row = work.row(w)
     time_s = float(pricing.time_s[w])
-    device = forecast.job.cluster.device
-    dtype = forecast.job.training.precision
-    bound = max(
-        row["flop"] / device.peak_flop_per_s[dtype], row["hbm_bytes"] / device.hbm_bytes_per_s
-    )
+    cluster = forecast.job.cluster
+    peak = peak_of(DType(row["dtype"]).name, cluster)
+    bound = max(row["flop"] / peak, row["hbm_bytes"] / cluster.device.hbm_bytes_per_s)
     rates = {
         "flop_per_s": row["flop"],
         "hbm_bytes_per_s": row["hbm_bytes"],

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from seer import cost
 from seer.calibration import Calibration
+from seer.cost.physics import peak_of
 from seer.fluid import FluidRates, play_fluid
 from seer.graph import OperatorGraph, OperatorKind, Origin
 from seer.graph.template import LayerTemplate
@@ -22,6 +23,7 @@ from seer.workload import (
     copies_of_streams,
     fold,
     lay_out,
+    matrix_type,
     peak_bytes,
     stage_bytes,
     unfold,
@@ -105,7 +107,7 @@ class Forecast:
     @property
     def model_flops_utilization(self) -> float:
         """Model flop per second and GPU over the device's dense peak (see `model_flop`)."""
-        peak = self.job.cluster.device.peak_flop_per_s[self.job.training.precision]
+        peak = peak_of(matrix_type(self.job.training.precision).name, self.job.cluster)
         return model_flop(self.job) / self.iteration_time_s / self.job.gpus / peak
 
     @property

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+collect_ignore_glob = ["bench/*", "end_to_end/*"]
+"""Scripts: they measure, and assert how much they measured."""
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -35,7 +35,8 @@ def test_every_item_gets_its_times_in_rounds() -> None:
     found, clockwork = record(), Clockwork()
 
     assert measure(ITEMS, found, clockwork, repeats=6, rounds=2)
-    assert clockwork.visits == [1, 2, 3, 1, 2, 3]
+    assert clockwork.visits[:3] == [1, 2, 3]
+    assert sorted(clockwork.visits[3:]) == [1, 2, 3]  # in another order
     assert found.times_s == {item: [item.size["m"]] * 6 for item in ITEMS}
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from seer.cli.fit import PlotOption, draw
 from seer.cli.options import ClusterOption, DebugOption, JsonOption, QuietOption
 from seer.cli.output import Output, print_json
 
@@ -19,6 +20,7 @@ FilesArgument = Annotated[
 
 def show(
     name: NameArgument,
+    plot: PlotOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -35,6 +37,8 @@ def show(
         print_json(report.to_json(calibration, []))
     else:
         report.print_calibration(calibration, Output(quiet).console())
+    if plot:
+        Output(quiet).notice(f"drawn: {', '.join(draw(calibration, plot))}")
 
 
 def score(

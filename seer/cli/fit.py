@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from seer.cli.options import DebugOption, JsonOption, QuietOption
 from seer.cli.output import Output, print_json
+
+if TYPE_CHECKING:
+    from seer.calibration import Calibration, Measurements
 
 
 class Form(StrEnum):
@@ -21,7 +25,11 @@ class Form(StrEnum):
 
 
 FilesArgument = Annotated[
-    list[str], typer.Argument(metavar="MEASUREMENTS...", help="CSV files or folders of them.")
+    list[str],
+    typer.Argument(
+        metavar="MEASUREMENTS...",
+        help="Tables, logs of nccl-tests, profiler traces, or folders of them.",
+    ),
 ]
 OutOption = Annotated[
     str, typer.Option("--output", "-o", metavar="CAL.json", help="Where the calibration goes.")
@@ -37,6 +45,21 @@ PreferOption = Annotated[
         "--prefer", metavar="STACK", help="Software stack whose GEMM curves answer first."
     ),
 ]
+FabricOption = Annotated[
+    str | None,
+    typer.Option(
+        "--fabric",
+        metavar="LABEL",
+        help="Network of logs and traces, as in the cluster; default: unknown.",
+    ),
+]
+InPlaceOption = Annotated[
+    bool, typer.Option("--in-place", help="Take the in-place times of nccl-tests.")
+]
+PlotOption = Annotated[
+    str | None,
+    typer.Option("--plot", metavar="OUT.png", help="Draw the curves: .png, .svg or .pdf."),
+]
 DateOption = Annotated[
     str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="Date in the file; today.")
 ]
@@ -49,6 +72,9 @@ def fit(
     name: NameOption = None,
     form: FormOption = Form.auto,
     prefer: PreferOption = None,
+    fabric: FabricOption = None,
+    in_place: InPlaceOption = False,
+    plot: PlotOption = None,
     date: DateOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -75,11 +101,13 @@ def fit(
         day = calendar.fromisoformat(date) if date else calendar.today()
     except ValueError:
         raise UsageError(f"'{date}' is not a date", where="--date", hint="2026-01-31") from None
-    tables, skipped = read_measurements(measurements)
+    tables, skipped = read_measurements(measurements, fabric=fabric or "", in_place=in_place)
     device = device or Path(out.removesuffix(".gz")).stem
     command = ["seer", "fit", *measurements, "-o", out, "--device", device]
     command += ["--form", form.value] if form is not Form.auto else []
     command += [word for stack in prefer or () for word in ("--prefer", stack)]
+    command += ["--fabric", fabric] if fabric else []
+    command += ["--in-place"] if in_place else []
     calibration = fit_calibration(
         tables,
         device,
@@ -104,3 +132,22 @@ def fit(
     if len(reasons) > 10:
         output.warn([f"{len(reasons) - 10} more rows are skipped"])
     output.notice(f"{out}: {len(calibration.curves)} curves")
+    if not fabric and any(
+        table.kind == "collective" and "unknown" in table["fabric"] for table in tables
+    ):
+        output.warn(["the network of the collectives is not named; --fabric LABEL names it"])
+    if plot:
+        output.notice(f"drawn: {', '.join(draw(calibration, plot, tables))}")
+
+
+def draw(calibration: Calibration, path: str, tables: Sequence[Measurements] = ()) -> list[str]:
+    """Draw the curves, with peaks where a shipped cluster uses a calibration of that name."""
+    from seer.errors import UsageError
+    from seer.reports.curve_plot import plot_calibration
+    from seer.score import cluster_for
+
+    try:
+        device = cluster_for(calibration).device
+    except UsageError:
+        device = None
+    return plot_calibration(calibration, path, tables, device)

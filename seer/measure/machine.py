@@ -134,6 +134,12 @@ def cluster_spec(record: Record, device: str, calibration: str) -> dict[str, Any
     link = _fastest(medians, COLLECTIVE_NAMES, _crossing_bytes)
     if not link:
         notes.append("the link between ranks is assumed: no collective was measured")
+    hidden = record.conditions.get("hidden_share")
+    if hidden is not None:
+        notes.append(
+            f"{hidden:.0%} of an all-reduce hid behind matrix products: `seer forecast --slowdown "
+            f"{slowdown_of(hidden):.2g}` plays jobs that overlap gradients with compute"
+        )
     latency = min((t for i, t in medians.items() if i.kind in COLLECTIVE_NAMES), default=0.0)
     return {
         "device": {
@@ -158,6 +164,21 @@ def cluster_spec(record: Record, device: str, calibration: str) -> dict[str, Any
         "source": "written by `seer measure` for the machine it ran on",
         "notes": notes,
     }
+
+
+LEAST_HIDDEN = 0.02
+"""A measured share of zero is within the noise; a slowdown must be finite."""
+
+
+def slowdown_of(hidden_share: float) -> float:
+    """The slowdown of compute beside communication at which this share of the latter hides.
+
+    While a collective of M seconds is in progress compute makes M / (1 + slowdown) of progress.
+
+    >>> slowdown_of(0.5), slowdown_of(1.0)
+    (1.0, 0.0)
+    """
+    return 1.0 / max(hidden_share, LEAST_HIDDEN) - 1.0
 
 
 def _peaks(medians: Mapping[Item, float], device: str) -> tuple[dict[str, float], list[str]]:

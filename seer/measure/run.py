@@ -1,11 +1,12 @@
 """The loop: every item a few times, then every item again, until there are enough times.
 
-Rounds spread the times of one item over the whole run, so that a machine which slows down for a
-minute slows down some times of every item and not all times of one.
+Rounds, each in another order, spread the times of one item over the whole run, so that a machine
+which slows down for a minute slows down some times of many items and not all times of one.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -44,7 +45,7 @@ def measure(
     sampler: Sampler,
     *,
     repeats: int = 20,
-    rounds: int = ROUNDS,
+    rounds: int | None = None,
     budget_s: float = float("inf"),
     save: Callable[[Record], None] | None = None,
     progress: Progress | None = None,
@@ -55,6 +56,8 @@ def measure(
 
     Parameters
     ----------
+    rounds : int, optional
+        Visits to each item; by default 4, or fewer where a visit would be too short to pay.
     budget_s : float
         No item is begun after this many seconds.
     save : function of the record
@@ -70,12 +73,15 @@ def measure(
     """
     started = saved = clock()
     wanted = [item for item in items if record.missing(item, repeats)]
-    rounds = max(1, min(rounds, repeats // FEWEST_PER_VISIT))
+    rounds = rounds or max(1, min(ROUNDS, repeats // FEWEST_PER_VISIT))
     total = rounds * len(wanted)
     try:
         for number in range(rounds):
             goal = -(-repeats * (number + 1) // rounds)
-            for at, item in enumerate(wanted):
+            order = list(wanted)
+            if number:  # the first round in the order of importance, in case the budget ends it
+                random.Random(number).shuffle(order)
+            for at, item in enumerate(order):
                 count = record.missing(item, goal)
                 if not count:
                     continue

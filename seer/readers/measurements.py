@@ -99,16 +99,12 @@ def read_measurements(
     skipped: list[SkippedRow] = []
     traces: list[Samples] = []
     for path, is_chosen in _files([paths] if isinstance(paths, str | os.PathLike) else paths):
-        data = read_bytes(path, max(TRACE_LIMIT_BYTES, LIMIT_BYTES))
-        if is_trace(data):
-            traces.append(read_samples(data, path))
-            skipped += [SkippedRow(path, 0, reason) for reason in traces[-1].reasons()]
-            continue
-        text = _text(data, path)
-        if not is_chosen and not (is_measurements(text) or is_nccl_tests(text)):
-            skipped.append(SkippedRow(path, 0, "not a file of measurements"))
-            continue
-        found, lost = _read(text, path, fabric, in_place)
+        try:
+            found, lost = _read_file(path, is_chosen, traces, fabric, in_place)
+        except UnreadableError as fault:
+            if is_chosen:
+                raise
+            found, lost = [], [SkippedRow(path, 0, f"{fault.what} ({fault.why or 'passed over'})")]
         tables += found
         skipped += lost
     tables += tables_of(traces, fabric or UNKNOWN_FABRIC)
@@ -116,6 +112,26 @@ def read_measurements(
         where = skipped[0].file if skipped else str(paths)
         raise UnreadableError("there are no measurements", where=where)
     return tables, skipped
+
+
+def _read_file(
+    path: str, is_chosen: bool, traces: list[Samples], fabric: str, in_place: bool
+) -> Found:
+    """One file. A trace is added to `traces`: ranks of one run are looked at together."""
+    data = read_bytes(path, max(TRACE_LIMIT_BYTES, LIMIT_BYTES))
+    if is_trace(data):
+        traces.append(read_samples(data, path))
+        return [], [SkippedRow(path, 0, reason) for reason in traces[-1].reasons()]
+    text = _text(data, path)
+    if is_measurements(text):
+        tables, lost = read_measurement_json(text, path)
+    elif is_nccl_tests(text):
+        tables, lost = read_nccl_tests(text, path, fabric=fabric, in_place=in_place)
+    elif is_chosen:
+        return _read_table(text, path)
+    else:
+        return [], [SkippedRow(path, 0, "not a file of measurements")]
+    return tables, [SkippedRow(path, line, reason) for line, reason in lost]
 
 
 def _files(paths: Iterable[PathLike]) -> list[tuple[str, bool]]:
@@ -143,16 +159,6 @@ def _text(data: bytes, path: str) -> str:
         why = f"it has more than the {LIMIT_BYTES:,} bytes that are read from measurements"
         raise UnreadableError("the file is too large", where=path, why=why)
     return decode(data, path)
-
-
-def _read(text: str, path: str, fabric: str, in_place: bool) -> Found:
-    if is_measurements(text):
-        tables, lost = read_measurement_json(text, path)
-        return tables, [SkippedRow(path, line, reason) for line, reason in lost]
-    if is_nccl_tests(text):
-        tables, lost = read_nccl_tests(text, path, fabric=fabric, in_place=in_place)
-        return tables, [SkippedRow(path, line, reason) for line, reason in lost]
-    return _read_table(text, path)
 
 
 def _read_table(text: str, path: str) -> Found:

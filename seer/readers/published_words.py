@@ -127,7 +127,7 @@ def parallelism_of(row: Row, layers: int, notes: list[str]) -> dict[str, Any]:
         plan["cp_comm"] = "all_gather"
         notes.append("keys and values are gathered over cp, as PyTorch's context parallelism does")
     stages = pp * plan["vpp"]
-    if layers % stages:
+    if layers % stages and stages <= layers + 2:
         plan["layers_per_stage"] = uneven_stages(layers, stages)
         notes.append(f"{layers} layers over {stages} stages: " + ", ".join(map(str, _runs(plan))))
     return plan

@@ -2,6 +2,7 @@
 
 from seer.workload.assemble import copies_of_streams, fold, unfold, unfolded_size
 from seer.workload.memory import virtual_stage_layers
+from seer.workload.passes import matrix_type
 from seer.workload.peaks import peak_bytes, stage_bytes
 from seer.workload.plan import Plan, lay_out
 from seer.workload.schedules import SCHEDULES, Order, Schedule, Slot
@@ -15,6 +16,7 @@ __all__ = [
     "copies_of_streams",
     "fold",
     "lay_out",
+    "matrix_type",
     "peak_bytes",
     "stage_bytes",
     "unfold",

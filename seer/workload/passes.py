@@ -35,6 +35,11 @@ FLASH_BACKWARD_FLOP = 2.5
 """Backward flop of flash attention over forward: five GEMMs against two (Dao 2023, section 3.1)."""
 
 
+def matrix_type(precision: str) -> DType:
+    """Type that the layers' GEMMs compute in; "bf16", "fp16" and "fp32" in what they store."""
+    return MATRIX_TYPES.get(precision) or DType[precision]
+
+
 @dataclass(frozen=True)
 class Operators:
     """The active operators of one template section with their numbers filled in."""
@@ -70,7 +75,7 @@ class PassWriter:
     def __init__(self, job: Job, rows: Rows) -> None:
         self._rows = rows
         self._storage = DType[job.training.storage]
-        self._matrix = MATRIX_TYPES.get(job.training.precision, self._storage)
+        self._matrix = matrix_type(job.training.precision)
         self._overlap = job.framework.tp_overlap
         self._tp = job.parallelism.tp
         self._groups = {

@@ -40,29 +40,33 @@ ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**36)}
 depends on the operators before it."""
 
 ROTATION_BYTES = 64 * 2**20
-REPEATS, STEPS, ROUNDS = 20, 24, 6
+REPEATS, VISITS = 20, 10
+"""Times of each operator, and in how many visits they are taken."""
+STEPS, ROUNDS = 24, 12
+"""Steps of each configuration, and in how many visits."""
 
 SINGLE = {
-    "measured": (
-        Config("base"),
-        Config("anchor, hidden 256", layers=1, hidden=256),
-        Config("anchor, hidden 768", layers=1, hidden=768),
+    "measured": Config("base"),
+    "anchors": (
+        Config("hidden 256", layers=1, hidden=256),
+        Config("hidden 512", layers=1, hidden=512),
     ),
     "steps": (
         (Config("base"), 0.05),
-        (Config("other width", hidden=640), 0.10),
-        (Config("other depth", layers=7), 0.10),
-        (Config("other batch", batch=6), 0.10),
+        (Config("other width", hidden=448), 0.10),
+        (Config("other depth", layers=6), 0.10),
+        (Config("other batch", batch=4), 0.10),
         (Config("other sequence", sequence=384), 0.10),
-        (Config("all other", layers=3, hidden=384, sequence=192, batch=5), 0.10),
+        (Config("all other", layers=4, hidden=320, sequence=192, batch=5), 0.10),
     ),
 }
 DDP = {
-    "measured": (Config("ddp base", batch=2, ranks=2),),
+    "measured": Config("ddp base", ranks=2),
+    "anchors": (),
     "steps": (
-        (Config("ddp base", batch=2, ranks=2), 0.08),
-        (Config("ddp other depth", layers=6, batch=2, ranks=2), 0.10),
-        (Config("ddp other batch", batch=3, ranks=2), 0.10),
+        (Config("ddp base", ranks=2), 0.08),
+        (Config("ddp other depth", layers=5, ranks=2), 0.10),
+        (Config("ddp other batch", batch=4, ranks=2), 0.10),
     ),
 }
 
@@ -100,12 +104,14 @@ def session(plan: dict[str, Any], ranks: int, clock: str) -> dict[str, Any]:
     record.conditions = machine.conditions("cpu", ranks, 1, ROTATION_BYTES, busy)
     blank = machine.cluster_spec(record, "cpu", "unused")
     template = read_layer_template("transformer")
-    jobs = [read_job(c.job(blank, True)) for c in plan["measured"]]
-    items = around(dict.fromkeys(i for j in jobs for i in items_for_job(lay_out(j, template))))
+    configs = (plan["measured"], *plan["anchors"])
+    shapes = [items_for_job(lay_out(read_job(c.job(blank)), template)) for c in configs]
+    items = list(dict.fromkeys([*around(shapes[0]), *(i for s in shapes[1:] for i in s)]))
     with Team(ranks, "cpu", 1, ROTATION_BYTES, busy) as team:
         steps = Steps(team, [config for config, _ in plan["steps"]])
         started = time.monotonic()
-        measure(items, record, team, repeats=REPEATS, between=steps.between, progress=_progress)
+        alternating = {"rounds": VISITS, "between": steps.between, "progress": _progress}
+        measure(items, record, team, repeats=REPEATS, **alternating)
         hidden = team.call(hidden_share, 2**24, "cpu")[0] if ranks > 1 else 0.0
     took = time.monotonic() - started
     record.conditions["hidden_share"] = hidden
@@ -115,8 +121,9 @@ def session(plan: dict[str, Any], ranks: int, clock: str) -> dict[str, Any]:
     cluster = machine.cluster_spec(record, "cpu", "unused")
     rows = []
     for config, bar in plan["steps"]:
-        job = read_job(config.job(cluster, True), {"framework.dp_overlap": hidden > 0.5})
-        found = forecast(job, calibration=calibration, template=template)
+        job = read_job(config.job(cluster))
+        slowdown = machine.slowdown_of(hidden) if ranks > 1 else 0.0
+        found = forecast(job, calibration=calibration, template=template, slowdown=slowdown)
         wall_s, wall_spread = steps.medians(config, 0)
         busy_s, busy_spread = steps.medians(config, 1)
         compared = busy_s if busy and ranks == 1 else wall_s

@@ -20,11 +20,11 @@ class Config:
     """One training step; `batch` is per rank."""
 
     name: str
-    layers: int = 4
-    hidden: int = 512
+    layers: int = 3
+    hidden: int = 384
     sequence: int = 256
-    batch: int = 4
-    vocab: int = 4096
+    batch: int = 3
+    vocab: int = 2048
     head_dim: int = 64
     ranks: int = 1
 
@@ -32,7 +32,7 @@ class Config:
     def heads(self) -> int:
         return self.hidden // self.head_dim
 
-    def job(self, cluster: dict[str, Any], dp_overlap: bool) -> dict[str, Any]:
+    def job(self, cluster: dict[str, Any]) -> dict[str, Any]:
         """The job spec that Seer reads."""
         return {
             "name": self.name,

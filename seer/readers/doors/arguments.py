@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,9 +82,9 @@ class Arguments:
         value = self.get(*names)
         if value is None:
             return default
-        if isinstance(value, str) and value.strip().lstrip("-").isdigit() and len(value) < 20:
+        if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,15}\s*", value):
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**12:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**9:
             raise self.fault(names, value, f"a whole number from {least} is expected")
         return value
 

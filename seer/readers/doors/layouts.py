@@ -19,10 +19,10 @@ def repeated(given: Any, args: Arguments, name: str) -> list[int]:
     if not pieces or re.sub(r"[\[\]\d,\s()+*]", "", compact):
         raise args.fault((name,), text, "a pattern such as ([0]*3+[1]*58) is expected")
     for items, times, single in pieces:
-        numbers = [int(single)] if single else [int(n) for n in re.findall(r"\d+", items)]
-        found += numbers * int(times or 1)
-        if len(found) > MAX_LAYERS:
+        numbers = [single] if single else re.findall(r"\d+", items)
+        if len(found) + len(numbers) * int(times or 1) > MAX_LAYERS or len(max(numbers)) > 9:
             raise args.fault((name,), text, f"more than {MAX_LAYERS} layers")
+        found += [int(n) for n in numbers] * int(times or 1)
     return found
 
 
@@ -38,12 +38,12 @@ def layout_layers(layout: Any, args: Arguments) -> list[int]:
         stages = [stage if isinstance(stage, list) else [stage] for stage in layout]
         return [sum(str(kind) in ("decoder", "t") for kind in stage) for stage in stages]
     text = re.sub(r"[\s,]", "", str(layout)).strip("\"'")
-    while group := re.search(r"\(([^()]*)\)\*(\d{1,6})", text):
-        text = text[: group.start()] + group[1] * int(group[2]) + text[group.end() :]
-        if len(text) > MAX_LAYERS:
-            raise args.fault((name,), layout, "it grows without end")
-    text = re.sub(r"([A-Za-z])\*(\d{1,6})", lambda m: m[1] * min(int(m[2]), MAX_LAYERS), text)
-    if len(text) > MAX_LAYERS or re.sub(r"[EtmL|]", "", text):
+    while group := re.search(r"\(([^()]*)\)\*(\d{1,6})|([A-Za-z])\*(\d{1,6})", text):
+        inner, times = (group[1], group[2]) if group[2] else (group[3], group[4])
+        if len(text) + len(inner) * int(times) > MAX_LAYERS:
+            raise args.fault((name,), layout, f"more than {MAX_LAYERS} layers")
+        text = text[: group.start()] + inner * int(times) + text[group.end() :]
+    if re.sub(r"[EtmL|]", "", text):
         raise args.fault((name,), layout, "a layout such as Ettt|tt|ttL is expected")
     return [stage.count("t") for stage in text.split("|")]
 

@@ -90,7 +90,7 @@ def _stage_layers(args: Arguments, layers: int, stages: int) -> list[int]:
     last = args.count("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
     embedding = args.switch("account_for_embedding_in_pipeline_split")
     loss = args.switch("account_for_loss_in_pipeline_split")
-    if stages == 1:
+    if stages == 1 or stages > layers + 2:  # too many for any split: the checks of a job say so
         return []
     if embedding or loss:
         each = (layers + embedding + loss) // stages

@@ -15,6 +15,9 @@ from seer.graph.formula import compile_formula
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 """Stands for text that a shell would have had to run something for."""
 MAX_CHARACTERS = 1_000_000
+"""Of a script, and of one word that comes out of it."""
+MAX_EXPANDED = 20_000_000
+"""Characters of all words of a script together."""
 MAX_DEPTH = 20
 _SEPARATORS = (";;", "&&", "||", ";", "|", "&")
 _NAME = re.compile(r"[A-Za-z_]\w*|\d|[@*#?$!-]")
@@ -40,13 +43,23 @@ def tokens_of(text: str, where: str) -> list[Token]:
 
 class _Scanner:
     def __init__(self, text: str, where: str) -> None:
+        if len(text) > MAX_CHARACTERS:
+            why = f"a launch script of more than {MAX_CHARACTERS:,} characters is not read"
+            raise UnreadableError("the script is too large", where=where, why=why)
         self._text, self._where, self._at = text.replace("\\\r\n", "\\\n"), where, 0
         self._heredocs: list[str] = []
+        self._counted, self._lines = 0, 1
+
+    def _line(self) -> int:
+        """Number of the present line, counted on from the last time."""
+        self._lines += self._text.count("\n", self._counted, max(self._counted, self._at))
+        self._counted = max(self._counted, max(self._counted, self._at))
+        return self._lines
 
     def tokens(self) -> list[Token]:
         found: list[Token] = []
         while (char := self._skip_blanks()) != "":
-            line = self._text.count("\n", 0, self._at) + 1
+            line = self._line()
             if char == "\n":
                 self._at += 1
                 self._skip_heredocs()
@@ -126,21 +139,21 @@ class _Scanner:
 
     def _step(self) -> None:
         """One character, or a whole quotation or expansion."""
-        text, line = self._text, self._text.count("\n", 0, self._at) + 1
+        text = self._text
         char = text[self._at]
         if char == "\\":
             self._at += 2
         elif char == "'":
             end = text.find("'", self._at + 1)
             if end < 0:
-                raise self._truncated(line, "a quotation is not closed")
+                raise self._truncated(self._line(), "a quotation is not closed")
             self._at = end + 1
         elif char == '"':
             self._at += 1
             while self._at < len(text) and text[self._at] != '"':
                 self._step_in_quotes()
             if self._at >= len(text):
-                raise self._truncated(line, "a quotation is not closed")
+                raise self._truncated(self._line(), "a quotation is not closed")
             self._at += 1
         elif char in "$`":
             self._step_in_quotes()
@@ -192,21 +205,20 @@ class Expander:
 
     def __init__(self, variables: Variables, where: str) -> None:
         self._variables, self._where = variables, where
+        self._left = MAX_EXPANDED
 
     def fields(self, word: str, depth: int = 0) -> list[str]:
         """The words that one written word becomes: none, one, or the items of an array."""
         done: list[str] = []
         current: str | None = None
-        size = 0
+        left = MAX_CHARACTERS
         for values, quoted in self._parts(word, depth):
             for index, value in enumerate(values):
                 if index and current is not None:  # items of an array are words of their own
                     done.append(current)
                     current = None
                 for piece in [value] if quoted else re.findall(r"\s+|\S+", value):
-                    size += len(piece)
-                    if size > MAX_CHARACTERS:
-                        raise UnreadableError("the script expands to too much", where=self._where)
+                    left = self._spend(len(piece) + 1, left)
                     if quoted or not piece.isspace():
                         current = (current or "") + piece
                     elif current is not None:
@@ -216,12 +228,18 @@ class Expander:
 
     def text(self, word: str, depth: int = 0) -> str:
         """A word as one text, as in an assignment."""
-        whole = ""
+        whole, left = "", MAX_CHARACTERS
         for values, _ in self._parts(word, depth):
+            left = self._spend(sum(map(len, values)) + len(values), left)
             whole += " ".join(values)
-            if len(whole) > MAX_CHARACTERS:
-                raise UnreadableError("the script expands to too much", where=self._where)
         return whole
+
+    def _spend(self, characters: int, left: int) -> int:
+        """Count what has come out; raises UnreadableError when it is too much."""
+        self._left -= characters
+        if characters > left or self._left < 0:
+            raise UnreadableError("the script expands to too much", where=self._where)
+        return left - characters
 
     def _parts(self, word: str, depth: int) -> list[tuple[list[str], bool]]:
         """The pieces of a word: their values, and whether they are kept whole."""

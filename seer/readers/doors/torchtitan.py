@@ -62,7 +62,7 @@ def torchtitan_job(config: Mapping[str, Any], where: str, gpus: int | None) -> F
         job["model"] = model
         layers = read_model(model).layers
         stages = plan["pp"] * plan.get("vpp", 1)
-        if layers % stages:
+        if layers % stages and stages <= layers + 2:
             plan["layers_per_stage"] = uneven_stages(layers, stages)
     if world:
         job["gpus"] = world

@@ -1,0 +1,241 @@
+"""Logs of nccl-tests and rccl-tests: every form gives the same curve, bad rows are named."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seer.calibration import CollectiveCurve, Measurements
+from seer.cli import main
+from seer.errors import UnreadableError
+from seer.fit import fit_measurements
+from seer.readers.measurements import read_measurements
+from seer.readers.nccl_text import library_version
+
+SAMPLES = Path(__file__).parent.parent / "traces" / "nccl"
+FORMS = (
+    "before-2022-08.log",
+    "since-2022-08.log",
+    "mpirun-tagged.log",
+    "per-iteration.log",
+    "blank-half.log",
+    "development-version.csv",
+    "nccl-tests.json",
+    "rccl-tests.log",
+    "rccl-tests.json",
+    "rccl-tests.csv",
+)
+
+
+def table_of(path: Path, **options: bool | str) -> Measurements:
+    (table,), _ = read_measurements(path, **options)  # type: ignore[arg-type]
+    return table
+
+
+def curve_of(path: Path) -> CollectiveCurve:
+    tables, _ = read_measurements(path, fabric="my-fabric")
+    (curve,) = fit_measurements(tables, "my-gpu")
+    assert isinstance(curve, CollectiveCurve)
+    return curve
+
+
+def edited(folder: Path, name: str, *edits: tuple[str, str]) -> Path:
+    text = (SAMPLES / name).read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / f"x{Path(name).suffix}"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_log_gives_the_curve_of_the_table_with_its_numbers(name: str) -> None:
+    expected, found = curve_of(SAMPLES / "numbers.csv"), curve_of(SAMPLES / name)
+
+    assert (found.collective, found.fabric, found.ranks_per_node) == ("all_reduce", "my-fabric", 8)
+    (one,), (other,) = expected.scales, found.scales
+    assert (other.n_ranks, other.n_nodes) == (16, 2)
+    assert other.message_bytes.tolist() == one.message_bytes.tolist()
+    assert other.time_s.tolist() == one.time_s.tolist()
+    assert other.latency_s == one.latency_s
+    assert other.throughput_bytes_per_s == one.throughput_bytes_per_s
+    assert repr(found.spread) == repr(expected.spread)
+    assert found.info.error == expected.info.error
+    assert found.info.domain == expected.info.domain
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_gzipped_log_is_read_like_a_plain_one(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress((SAMPLES / name).read_bytes()))
+    assert table_of(path).time_s.tolist() == table_of(SAMPLES / name).time_s.tolist()
+
+
+def test_several_logs_at_once_give_their_scales_to_one_curve(tmp_path: Path) -> None:
+    one_node = edited(tmp_path, "since-2022-08.log", ("node-b", "node-a"))
+    paths = [one_node, SAMPLES / "since-2022-08.log", SAMPLES / "before-2022-08.log"]
+    tables, skipped = read_measurements(paths, fabric="f")
+    curves = fit_measurements(tables, "my-gpu")
+
+    assert skipped == []
+    assert [(c.ranks_per_node, len(c.scales[0].series)) for c in curves] == [(0, 1), (8, 2)]
+
+
+def test_a_file_with_several_tests_gives_each_its_collective() -> None:
+    (table,), skipped = read_measurements(SAMPLES / "several-tests.log")
+
+    names = ["all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
+    assert list(dict.fromkeys(table["collective"])) == names
+    assert {row.reason for row in skipped} == {"there is no curve for the collective 'reduce'"}
+    assert len(skipped) == 8
+
+
+def test_rows_that_cannot_be_used_are_named_with_line_and_reason() -> None:
+    path = SAMPLES / "unusable-rows.log"
+    (table,), skipped = read_measurements(path)
+
+    lines = path.read_text().splitlines()
+    assert table.line.tolist() == [23]
+    assert [(row.line, row.reason) for row in skipped] == [
+        (24, "the time is '0.00', not a positive number of microseconds"),
+        (25, "the time is 'nan', not a positive number of microseconds"),
+        (26, "12 values of the result are wrong"),
+        (27, "the size is '0', not a positive number of bytes"),
+        (28, "the row has 11 values, its header 13 columns"),
+        (54, "cputime (option -C): a time of the host, not of the device"),
+    ]
+    assert lines[25].split()[8] == "12"
+
+
+def test_the_time_is_out_of_place_unless_in_place_is_asked_for_or_all_there_is() -> None:
+    out = table_of(SAMPLES / "since-2022-08.log")
+    into = table_of(SAMPLES / "since-2022-08.log", in_place=True)
+    only = table_of(SAMPLES / "blank-half.log")
+
+    assert (out.time_s[0], into.time_s[0]) == (31.25 * 1e-6, 30.91 * 1e-6)
+    assert (out["series"][0], into["series"][0]) == ("run 1", "run 1, in place")
+    assert only["series"][0] == "run 1, in place"
+
+
+def test_the_variation_over_the_iterations_is_the_spread() -> None:
+    assert table_of(SAMPLES / "per-iteration.log").spread.tolist() == [0.02] * 8
+    assert np.isnan(table_of(SAMPLES / "since-2022-08.log").spread).all()
+
+
+def test_the_environment_in_a_json_file_is_never_kept(tmp_path: Path) -> None:
+    text = (SAMPLES / "nccl-tests.json").read_text()
+    assert "this-must-never-be-stored" in text
+    table = table_of(SAMPLES / "nccl-tests.json")
+    assert "never-be-stored" not in repr(table)
+    broken = tmp_path / "x.json"
+    broken.write_text(text[:-3])
+    with pytest.raises(UnreadableError) as fault:
+        read_measurements(broken)
+    assert "never-be-stored" not in str(fault.value)
+
+
+def test_a_json_file_that_lists_one_device_for_a_process_counts_its_gpus(tmp_path: Path) -> None:
+    text = (SAMPLES / "nccl-tests.json").read_text()
+    start, end = text.index('"devices":['), text.index('"results"')
+    one = '"devices":[{"rank":0,"group":0,"pid":7,"hostname":"a","device":0}],'
+    path = tmp_path / "x.json"
+    path.write_text((text[:start] + one + text[end:]).replace('"ngpus":1', '"ngpus":8'))
+
+    # The bus factor of the rows is that of 16 ranks, but the program names itself.
+    assert set(table_of(path)["n_ranks"]) == {8.0}
+
+
+def test_library_and_tool_are_told_by_the_log() -> None:
+    libraries = {name: table_of(SAMPLES / name)["library"][0] for name in FORMS}
+    assert libraries["mpirun-tagged.log"] == "NCCL-2.28.7"
+    assert libraries["nccl-tests.json"] == "NCCL-2.29.7"
+    assert libraries["rccl-tests.log"] == "RCCL-2.22.3"
+    assert libraries["before-2022-08.log"] == "NCCL-unknown"
+    assert table_of(SAMPLES / "rccl-tests.log").source[0] == "rccl-tests"
+    assert library_version(22907) == "2.29.7"
+
+
+def test_an_unnamed_fabric_is_a_key_of_its_own() -> None:
+    assert set(table_of(SAMPLES / "since-2022-08.log")["fabric"]) == {"unknown"}
+    assert set(table_of(SAMPLES / "since-2022-08.log", fabric="x")["fabric"]) == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("name", "edits", "reason"),
+    [
+        ("since-2022-08.log", (("#  Rank ", "#  R "),), "does not list its ranks"),
+        ("since-2022-08.log", (("Rank  1 ", "Rank  0 "),), "rank 0 is listed twice"),
+        ("since-2022-08.log", (("Rank  1 ", "#"),), "spread unevenly"),
+        ("since-2022-08.log", (("Group  0 Pid   1000", "Group  1 Pid   1000"),), "different sizes"),
+        ("before-2022-08.log", (("5e-07", "5e-02"),), "the result is wrong"),
+        ("since-2022-08.log", (("all_reduce_perf", "x"), (" sum ", " none ")), "by its numbers"),
+    ],
+)
+def test_a_test_that_cannot_be_placed_is_refused_with_the_reason(
+    name: str, edits: tuple[tuple[str, str], ...], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnreadableError, match="no usable row") as fault:
+        read_measurements(edited(tmp_path, name, *edits))
+    assert reason in fault.value.why
+    assert "line" in fault.value.where
+
+
+def test_a_test_without_a_name_is_known_by_its_bus_factor(tmp_path: Path) -> None:
+    path = edited(tmp_path, "since-2022-08.log", ("/opt/nccl-tests/build/all_reduce_perf", "job"))
+    assert set(table_of(path)["collective"]) == {"all_reduce"}
+
+
+def test_a_name_that_contradicts_the_numbers_is_not_believed(tmp_path: Path) -> None:
+    path = edited(tmp_path, "since-2022-08.log", ("build/all_reduce_perf", "build/all_gather_perf"))
+    assert set(table_of(path)["collective"]) == {"all_reduce"}
+
+
+def test_groups_that_run_at_once_are_one_communicator_each(tmp_path: Path) -> None:
+    lines = (SAMPLES / "since-2022-08.log").read_text().splitlines()
+    for i, line in enumerate(lines):
+        if "Rank" in line:
+            rank = int(line.split()[2])
+            lines[i] = line.replace("Group  0", f"Group  {rank % 8}")
+    path = tmp_path / "x.log"
+    # Each group has two ranks: 2 (n - 1) / n is 1 instead of 1.875, so the program must say its name.
+    path.write_text("# Collective test starting: all_reduce_perf\n" + "\n".join(lines))
+    table = table_of(path)
+
+    assert (table["n_ranks"][0], table["n_nodes"][0], table["ranks_per_node"][0]) == (2, 2, 1)
+    assert table["series"][0] == "run 1, 8 groups at once"
+
+
+def test_columns_are_found_by_their_header_not_by_their_number(tmp_path: Path) -> None:
+    lines = (SAMPLES / "since-2022-08.log").read_text().splitlines()
+    for i, line in enumerate(lines):  # a column that nobody knows yet, before the times
+        if "redop" in line:
+            lines[i] = line.replace("    root", "    new    root")
+        elif " sum " in line:
+            lines[i] = line.replace(" sum ", " sum  word ")
+    path = tmp_path / "x.log"
+    path.write_text("\n".join(lines))
+    assert table_of(path).time_s.tolist() == table_of(SAMPLES / "since-2022-08.log").time_s.tolist()
+
+
+def test_a_log_of_srun_with_labels_is_read(tmp_path: Path) -> None:
+    lines = (SAMPLES / "since-2022-08.log").read_text().splitlines()
+    path = tmp_path / "x.log"
+    path.write_text("\n".join(f" 0: {line}\r" for line in lines))
+    assert table_of(path).time_s.tolist() == table_of(SAMPLES / "since-2022-08.log").time_s.tolist()
+
+
+def test_the_command_fits_logs_and_names_the_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "cal.json"
+    arguments = ["fit", str(SAMPLES / "since-2022-08.log"), "-o", str(out), "--in-place"]
+    assert main(arguments) == 0
+    assert "--fabric LABEL" in capsys.readouterr().err
+    assert main([*arguments, "--fabric", "mine"]) == 0
+    assert "--fabric LABEL" not in capsys.readouterr().err
+    assert '"fabric": "mine"' in out.read_text()
+    assert "--fabric mine --in-place" in out.read_text()
