@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from seer.errors import InfeasibleError
@@ -13,10 +14,11 @@ from seer.workload import lay_out, peak_bytes
 def choose_parallelism(job: Job) -> tuple[ParallelismSpec, str]:
     """The smallest tp x pp that fits memory, for a job that names no parallelism.
 
-    Candidates are tp in powers of two inside a node that divide heads, kv heads and vocabulary,
-    and pp that divide the layers; smallest tp x pp first, then smallest pp (tensor parallelism
-    inside a node is tried before pipelining). The rest is data parallel with a distributed
-    optimizer; sequence parallelism comes with tp > 1.
+    Candidates are tp in powers of two inside a node that divide heads, key-value heads, widths and
+    vocabulary, and pp that divide the layers; smallest tp x pp first, then smallest pp (tensor
+    parallelism inside a node is tried before pipelining). The rest is data parallel with a
+    distributed optimizer; sequence parallelism comes with tp > 1. Experts are spread as widely as
+    their number and the ranks of a stage allow, without tensor parallelism inside an expert.
 
     Raises InfeasibleError when none fits.
     """
@@ -26,13 +28,21 @@ def choose_parallelism(job: Job) -> tuple[ParallelismSpec, str]:
         dp = job.gpus // (tp * pp)
         if job.gpus % (tp * pp) or job.training.global_batch % (job.training.micro_batch * dp):
             continue
+        ep = math.gcd(job.model.experts, tp * dp) if job.model.experts else 1
         parallelism = ParallelismSpec(
-            tp=tp, pp=pp, dp=dp, zero=int(dp > 1), sequence_parallel=tp > 1
+            tp=tp,
+            pp=pp,
+            dp=dp,
+            ep=ep,
+            etp=1 if job.model.experts else 0,
+            zero=int(dp > 1),
+            sequence_parallel=tp > 1,
         )
         plan = lay_out(replace(job, parallelism=parallelism), template)
         if peak_bytes(plan).max() <= capacity:
-            rule = f"tp {tp}, pp {pp}, dp {dp} chosen: the smallest tp x pp that fits memory"
-            return parallelism, rule
+            experts = f", ep {ep}" if ep > 1 else ""
+            rule = f"tp {tp}, pp {pp}, dp {dp}{experts} chosen: the smallest tp x pp that fits"
+            return parallelism, f"{rule} memory"
     raise InfeasibleError(
         f"no tp x pp fits {job.model.name} on {job.gpus} x {job.cluster.device.name}",
         where="parallelism",

@@ -110,7 +110,7 @@ def test_the_chosen_parallelism_is_the_smallest_that_fits() -> None:
     )
     chosen, rule = choose_parallelism(job)
     assert chosen.gpus == 64
-    assert "smallest tp x pp that fits" in rule
+    assert "the smallest tp x pp that fits memory" in rule
     smaller = chosen.tp * chosen.pp
     assert smaller > 1  # 8 B parameters at 2 + 4 bytes and a shard of 12 leave no room for logits
 

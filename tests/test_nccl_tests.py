@@ -201,7 +201,7 @@ def test_groups_that_run_at_once_are_one_communicator_each(tmp_path: Path) -> No
             rank = int(line.split()[2])
             lines[i] = line.replace("Group  0", f"Group  {rank % 8}")
     path = tmp_path / "x.log"
-    # Each group has two ranks: 2 (n - 1) / n is 1 instead of 1.875, so the program must say its name.
+    # Of two ranks the bus factor is 1 and not 1.875: the program itself must say its name.
     path.write_text("# Collective test starting: all_reduce_perf\n" + "\n".join(lines))
     table = table_of(path)
 

@@ -2,7 +2,7 @@
 
 from seer.calibration.accumulate import ACCUMULATE_BYTES, AccumulateShare
 from seer.calibration.attention import AttentionCurve, BackwardRatio
-from seer.calibration.calibration import FAMILIES, SCHEMA, Calibration, Curve
+from seer.calibration.calibration import FAMILIES, SCHEMA, Calibration, Curve, KernelRatio
 from seer.calibration.collective import CollectiveCurve
 from seer.calibration.estimate import CurveInfo, Estimate, Spread
 from seer.calibration.gemm import GemmCurve, Roofline
@@ -24,6 +24,7 @@ __all__ = [
     "CurveInfo",
     "Estimate",
     "GemmCurve",
+    "KernelRatio",
     "Lines",
     "Measurements",
     "MemoryCurve",

@@ -38,6 +38,25 @@ FAMILIES: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
+class KernelRatio:
+    """How much longer another kernel takes than the one that was measured, as published.
+
+    Attributes
+    ----------
+    kernel : str
+        "flash2", "flash_triton".
+    forward, backward : float
+        Over the time of the measured kernel.
+    source : str
+    """
+
+    kernel: str
+    forward: float
+    backward: float
+    source: str
+
+
+@dataclass(frozen=True)
 class Calibration:
     """How fast things run on one machine.
 
@@ -56,6 +75,9 @@ class Calibration:
         Software stacks whose GEMM curves answer before all others, whatever their 16-bit type.
     factors : tuple of mappings
         Declared corrections with a source (a sustained-clock factor); none is applied unseen.
+    kernel_ratios : tuple of KernelRatio
+        Published ratios of attention kernels that nobody measured here; they come with the
+        device, not with the file.
     commands : tuple of str
         What made the file.
     notes : tuple of str
@@ -69,6 +91,7 @@ class Calibration:
     curves: tuple[Curve, ...]
     prefer: tuple[str, ...] = ()
     factors: tuple[Mapping[str, Any], ...] = ()
+    kernel_ratios: tuple[KernelRatio, ...] = ()
     commands: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.calibration import AttentionCurve, BackwardRatio, Calibration, Estimate
+from seer.calibration import (
+    AttentionCurve,
+    BackwardRatio,
+    Calibration,
+    Estimate,
+    KernelRatio,
+)
 from seer.calibration.attention import AttentionShapes
 from seer.cluster import Cluster
 from seer.cost.physics import assume
@@ -77,7 +83,8 @@ def price_attention(
     window = np.where(slides, work.n[rows], 0)
     keys = np.stack([work.causal[rows], backward, work.dtype[rows], window], axis=1)
     for variant in sorted(set(variants.tolist())):
-        pool = _family(curves, variant, sheet)
+        ratio = next((r for r in calibration.kernel_ratios if r.kernel == variant), None)
+        pool = _family(curves, FAMILY if ratio else variant, sheet)
         own = np.where((variants == variant)[:, None], keys.astype(np.int64), -1)
         for key in np.unique(own, axis=0).tolist():
             causal, is_backward, dtype, keys_seen = key
@@ -85,6 +92,15 @@ def price_attention(
                 mine = rows[(own == key).all(axis=1)]
                 asked = Asked(mine, _shapes(work, mine), causal > 0, keys_seen, is_backward > 0)
                 _price(asked, _suited(pool, DType(dtype).name, asked, sheet), ratios, sheet)
+                if ratio:
+                    _other_kernel(asked, ratio, sheet)
+
+
+def _other_kernel(asked: Asked, ratio: KernelRatio, sheet: Sheet) -> None:
+    """Turn the price of the measured kernel into that of another by its published ratio."""
+    sheet.time_s[asked.rows] *= ratio.backward if asked.backward else ratio.forward
+    sheet.origin[asked.rows] = np.maximum(sheet.origin[asked.rows], Origin.derived)
+    sheet.note("attention by the published ratio to the measured kernel", ratio.kernel)
 
 
 def _family(curves: Indexed, variant: str, sheet: Sheet) -> Indexed:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from seer.calibration import SCHEMA, Calibration
+from seer.calibration import SCHEMA, Calibration, KernelRatio
 from seer.calibration.fabric import Fabric, fabrics_from_json
 from seer.errors import UnreadableError
 from seer.readers import shipped
@@ -43,7 +44,8 @@ def read_calibration(name_or_path: PathLike) -> Calibration:
             hint="`seer fit` makes one from measurements",
         )
     try:
-        return Calibration.from_json(data)
+        calibration = Calibration.from_json(data)
+        return replace(calibration, kernel_ratios=read_kernel_ratios(calibration.device))
     except (KeyError, TypeError, ValueError, AttributeError) as fault:
         raise UnreadableError(
             "the calibration file is damaged", where=path, why=f"{type(fault).__name__}: {fault}"
@@ -70,6 +72,17 @@ def _lay_out(value: Any, depth: int) -> str:
         items = [pad + _lay_out(v, depth + 1) for v in value]
         return "[\n" + ",\n".join(items) + "\n" + " " * depth + "]"
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def read_kernel_ratios(device: str) -> tuple[KernelRatio, ...]:
+    """Published ratios of attention kernels on a device, by the beginning of its name."""
+    name = str(shipped.folder("clusters").parent / "kernels" / "attention.json")
+    value = parse_json(decode(read_bytes(name, SPEC_LIMIT_BYTES), name), name)
+    return tuple(
+        KernelRatio(r["kernel"], float(r["forward"]), float(r["backward"]), r["source"])
+        for r in value["ratios"]
+        if any(device.lower().split("-")[0] == prefix for prefix in r["devices"])
+    )
 
 
 def read_measured_devices() -> dict[str, float]:

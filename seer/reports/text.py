@@ -11,6 +11,9 @@ from seer.units import format_bytes, format_count, format_seconds
 
 BAR_WIDTH = 40
 
+NOISE = 1e-9
+"""Shares below this are rounding of sums of floats."""
+
 PARTS = (
     ("compute_s", "compute", "kernels of the model"),
     ("exposed_communication_s", "exposed communication", "communication with no compute beside it"),
@@ -33,15 +36,14 @@ def print_forecast(forecast: Forecast, console: Console) -> None:
 
 
 def _headline(forecast: Forecast) -> Text:
-    job, parallelism = forecast.job, forecast.job.parallelism
+    job, _parallelism = forecast.job, forecast.job.parallelism
     text = Text()
     text.append(f"{job.name}\n", style="bold")
-    split = [f"tp {parallelism.tp}", f"pp {parallelism.pp}", f"dp {parallelism.dp}"]
-    if parallelism.vpp > 1:
-        split.insert(2, f"vpp {parallelism.vpp}")
     text.append(
-        f"{job.model.name} on {job.gpus:,} x {job.cluster.device.name}, {', '.join(split)}, "
-        f"{job.micro_batches} micro-batches of {job.training.micro_batch}, {job.framework.name}\n",
+        f"{job.model.name} on {job.gpus:,} x {job.cluster.device.name}: {_split(forecast)}\n"
+        f"{job.micro_batches} micro-batches of {job.training.micro_batch}, "
+        f"{job.training.sequence_length:,} tokens each, {job.training.precision}, "
+        f"recompute {job.training.recompute}, {job.framework.name}\n",
         style="dim",
     )
     text.append("\niteration time  ")
@@ -57,6 +59,16 @@ def _headline(forecast: Forecast) -> Text:
     return text
 
 
+def _split(forecast: Forecast) -> str:
+    """The parallelism in the field's words; dimensions of one are left out."""
+    p = forecast.job.parallelism
+    sizes = {"tp": p.tp, "cp": p.cp, "pp": p.pp, "vpp": p.vpp, "dp": p.dp, "ep": p.ep}
+    words = [f"{name} {size}" for name, size in sizes.items() if size > 1 or name in ("tp", "dp")]
+    words += ["sequence parallel"] * p.sequence_parallel + [f"zero {p.zero}"] * (p.zero > 0)
+    words += [p.schedule] * (p.pp > 1)
+    return ", ".join(words)
+
+
 def _breakdown(forecast: Forecast) -> Table:
     table = Table(box=None, pad_edge=False, title="Where the time goes", title_justify="left")
     table.add_column("part")
@@ -64,8 +76,9 @@ def _breakdown(forecast: Forecast) -> Table:
     table.add_column("share", justify="right")
     table.add_column("", width=BAR_WIDTH)
     for key, label, _ in PARTS:
-        seconds = getattr(forecast.breakdown, key)
-        share = seconds / forecast.iteration_time_s
+        share = getattr(forecast.breakdown, key) / forecast.iteration_time_s
+        share = share if share > NOISE else 0.0
+        seconds = share * forecast.iteration_time_s
         table.add_row(
             label, format_seconds(seconds), f"{share:.1%}", "█" * round(share * BAR_WIDTH)
         )
@@ -78,7 +91,7 @@ def _communication(forecast: Forecast) -> Table:
     for column in ("in progress", "exposed", "hidden"):
         table.add_column(column, justify="right")
     for group, (total, exposed) in sorted(forecast.communication.items()):
-        hidden = 1 - exposed / total if total else 0.0
+        hidden = max(0.0, 1 - exposed / total) if total else 0.0
         table.add_row(group, format_seconds(total), format_seconds(exposed), f"{hidden:.0%}")
     return table
 
@@ -88,7 +101,8 @@ def _memory(forecast: Forecast) -> Text:
     peak = float(forecast.peak_bytes.max())
     text = Text("memory          ")
     text.append(
-        f"{format_bytes(peak)} of {format_bytes(capacity)} on the heaviest rank",
+        f"{format_bytes(peak)} of {format_bytes(capacity)} on the heaviest rank"
+        + ("" if forecast.fits else ": DOES NOT FIT"),
         style="" if forecast.fits else "bold red",
     )
     parts = ", ".join(

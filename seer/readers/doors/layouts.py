@@ -8,6 +8,8 @@ from typing import Any
 from seer.readers.doors.arguments import Arguments
 
 MAX_LAYERS = 100_000
+MAX_TEXT = 5_000
+"""Characters of a layout as it is written."""
 
 
 def repeated(given: Any, args: Arguments, name: str) -> list[int]:
@@ -38,6 +40,8 @@ def layout_layers(layout: Any, args: Arguments) -> list[int]:
         stages = [stage if isinstance(stage, list) else [stage] for stage in layout]
         return [sum(str(kind) in ("decoder", "t") for kind in stage) for stage in stages]
     text = re.sub(r"[\s,]", "", str(layout)).strip("\"'")
+    if len(text) > MAX_TEXT:
+        raise args.fault((name,), text[:60], f"more than {MAX_TEXT} characters")
     while group := re.search(r"\(([^()]*)\)\*(\d{1,6})|([A-Za-z])\*(\d{1,6})", text):
         inner, times = (group[1], group[2]) if group[2] else (group[3], group[4])
         if len(text) + len(inner) * int(times) > MAX_LAYERS:

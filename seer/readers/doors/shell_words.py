@@ -251,6 +251,7 @@ class Expander:
             char = word[at]
             if char == "'" and not in_quotes:
                 end = word.find("'", at + 1)
+                end = len(word) if end < 0 else end  # cut off inside an expansion
                 parts.append(([word[at + 1 : end]], True))
                 at = end + 1
             elif char == '"':
