@@ -160,7 +160,8 @@ NO_FACTOR = Factor(1.0, 0.0, "")
 def declared_factor(calibration: Calibration, job: Job) -> Factor:
     """The factor that a calibration declares for the precision of a job, or none."""
     for entry in calibration.factors:
-        if job.training.precision in entry["precisions"]:
+        ours = entry.get("device", job.cluster.device.name) == job.cluster.device.name
+        if ours and job.training.precision in entry["precisions"]:
             rows = ", ".join(entry["rows"])
             source = f"sustained factor {entry['value']:.3f} of {calibration.name} from {rows}"
             return Factor(float(entry["value"]), float(entry["spread"]), source)

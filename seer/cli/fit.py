@@ -25,7 +25,7 @@ class Form(StrEnum):
 
 
 FilesArgument = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
         metavar="MEASUREMENTS...",
         help="Tables, logs of nccl-tests, profiler traces, or folders of them.",
@@ -60,13 +60,26 @@ PlotOption = Annotated[
     str | None,
     typer.Option("--plot", metavar="OUT.png", help="Draw the curves: .png, .svg or .pdf."),
 ]
+FromRunOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from-run",
+        metavar="JOB=TIME",
+        help="A measured step (a time or a log) for a sustained factor; up to three times.",
+    ),
+]
+BaseOption = Annotated[
+    str | None,
+    typer.Option("--calibration", metavar="NAME", help="With --from-run: what gets the factor."),
+]
 DateOption = Annotated[
     str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="Date in the file; today.")
 ]
 
 
 def fit(
-    measurements: FilesArgument,
+    *,
+    measurements: FilesArgument = None,
     out: OutOption,
     device: DeviceOption = None,
     name: NameOption = None,
@@ -75,12 +88,16 @@ def fit(
     fabric: FabricOption = None,
     in_place: InPlaceOption = False,
     plot: PlotOption = None,
+    from_run: FromRunOption = None,
+    calibration_name: BaseOption = None,
     date: DateOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Fit the curves of one machine and report their cross-validated errors.
+
+    With --from-run it makes a sustained factor from measured steps instead.
 
     Example: seer fit gemm.csv attention.csv collectives.csv -o my-gpu.json
     """
@@ -97,6 +114,13 @@ def fit(
     from seer.reports import curves as report
 
     output = Output(quiet)
+    if from_run:
+        from seer.cli.from_run import fit_from_runs
+
+        return fit_from_runs(from_run, calibration_name, out, name, json, output)
+    if not measurements:
+        what = "there is nothing to fit: no measurements are named"
+        raise UsageError(what, hint="seer fit gemm.csv -o my-gpu.json, or --from-run JOB=TIME")
     try:
         day = calendar.fromisoformat(date) if date else calendar.today()
     except ValueError:

@@ -1,20 +1,25 @@
 """Does reality agree: forecasts against published, measured runs, and factors from runs."""
 
 from seer.validate.factors import Response, combine, response
+from seer.validate.from_run import MeasuredRun, RunFactor, factor_from_runs, with_factor
 from seer.validate.own_steps import own_steps
 from seer.validate.runs import LEVELS, ValidationReport, validate
 from seer.validate.scores import Score, ScoredRun, score, spearman
 
 __all__ = [
     "LEVELS",
+    "MeasuredRun",
     "Response",
+    "RunFactor",
     "Score",
     "ScoredRun",
     "ValidationReport",
     "combine",
+    "factor_from_runs",
     "own_steps",
     "response",
     "score",
     "spearman",
     "validate",
+    "with_factor",
 ]

@@ -1,0 +1,83 @@
+"""Declare the sustained factors of the shipped calibrations, from named anchor runs.
+
+    python calibration/anchors.py RUNS.csv [--write]
+
+For every device and precision the anchors follow from a rule, not from their error: of the (up to)
+three source groups with the most rows that can be forecast, the row with the median number of GPUs,
+then the lowest id. A device and precision with fewer than four rows gets no factor, since too
+little would remain to score. Prints the `seer fit --from-run` commands; `--write` runs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+from seer.errors import SeerError
+from seer.forecast import prepare
+from seer.readers import read_calibration
+from seer.readers.published_runs import PublishedRun, read_published_runs
+
+FEWEST_ROWS = 4
+GROUPS = 3
+HERE = Path(__file__).resolve().parent
+
+
+def playable(runs: list[PublishedRun]) -> list[PublishedRun]:
+    """Rows whose work can be priced with a shipped calibration."""
+    found = []
+    for run in runs:
+        try:
+            prepare(run.job, calibration=read_calibration(run.job.calibration))
+        except SeerError:
+            continue
+        found.append(run)
+    return found
+
+
+def anchors(runs: list[PublishedRun]) -> dict[tuple[str, str, str], list[str]]:
+    """Anchor ids by calibration, device and precision."""
+    systems: dict[tuple[str, str, str], list[PublishedRun]] = defaultdict(list)
+    for run in runs:
+        job = run.job
+        systems[job.calibration, job.cluster.device.name, job.training.precision].append(run)
+    chosen = {}
+    for key, members in sorted(systems.items()):
+        if len(members) < FEWEST_ROWS:
+            continue
+        groups: dict[str, list[PublishedRun]] = defaultdict(list)
+        for run in members:
+            groups[run.group].append(run)
+        largest = sorted(groups.values(), key=lambda g: (-len(g), g[0].group))[:GROUPS]
+        chosen[key] = [median_of(group).id for group in largest]
+    return chosen
+
+
+def median_of(group: list[PublishedRun]) -> PublishedRun:
+    """The row with the median number of GPUs, the lowest id among equals."""
+    ordered = sorted(group, key=lambda run: (run.job.gpus, run.id))
+    gpus = ordered[(len(ordered) - 1) // 2].job.gpus
+    return min((run for run in group if run.job.gpus == gpus), key=lambda run: run.id)
+
+
+def main() -> None:
+    """Print the commands, and run them with --write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    runs, _ = read_published_runs(arguments.runs)
+    for (calibration, _, _), ids in anchors(playable(runs)).items():
+        path = str(HERE / f"{calibration}.json")
+        command = ["seer", "fit", "--calibration", calibration, "-o", path]
+        for name in ids:
+            command += ["--from-run", f"{arguments.runs}#{name}"]
+        print(" ".join(command).replace(str(HERE), "calibration"))
+        if arguments.write:
+            subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""`seer fit --from-run`: a sustained factor from measured steps of one's own."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from seer.calibration import Calibration
+from seer.cli.output import Output, print_json
+from seer.errors import UsageError, nearest
+from seer.readers import read_calibration, read_job
+from seer.readers.calibration_file import write_calibration
+from seer.readers.published_runs import read_published_runs
+from seer.readers.steps import read_step_time
+from seer.units import format_seconds
+from seer.validate.from_run import MeasuredRun, RunFactor, factor_from_runs, with_factor
+
+SCHEMA = "seer.factor/1"
+
+
+def fit_from_runs(
+    runs: Sequence[str], base: str | None, out: str, name: str | None, json: bool, output: Output
+) -> None:
+    """Make the factor, report it, and write the calibration that declares it."""
+    measured = [_measured_run(text) for text in runs]
+    calibration = read_calibration(base or measured[0].job.calibration)
+    factor, found = factor_from_runs(measured, calibration)
+    command = shlex.join(
+        ["seer", "fit", *(w for r in runs for w in ("--from-run", r)), "-o", out]
+        + (["--calibration", base] if base else [])
+    )
+    fitted = with_factor(calibration, factor, found, measured[0].job, command)
+    write_calibration(_renamed(fitted, name), out)
+    job = measured[0].job
+    if json:
+        print_json(_to_json(factor.value, factor.spread, found))
+    else:
+        console = output.console()
+        console.print(
+            f"[bold]factor {factor.value:.3f}[/bold] on GEMM and attention, "
+            f"{job.cluster.device.name}, {job.training.precision}"
+            + (f", spread {factor.spread:.1%} over {len(found)} runs" if len(found) > 1 else "")
+        )
+        for run in found:
+            console.print(
+                f"  {run.name}: measured {format_seconds(run.measured_s)}, without a factor "
+                f"{format_seconds(run.cold_s)}, its own factor {run.factor:.3f}",
+                highlight=False,
+            )
+    output.notice(f"{out}: declares this factor; name it with --calibration")
+
+
+def _renamed(calibration: Calibration, name: str | None) -> Calibration:
+    from dataclasses import replace
+
+    return replace(calibration, name=name) if name else calibration
+
+
+def _measured_run(text: str) -> MeasuredRun:
+    """`JOB=TIME` or `JOB=LOG`, or `RUNS.csv#ID` for a row of a table of published runs."""
+    if "#" in text and "=" not in text:
+        path, wanted = text.split("#", 1)
+        runs, skipped = read_published_runs(path)
+        by_id = {run.id: run for run in runs}
+        if wanted not in by_id:
+            why = next((s.reason for s in skipped if s.id == wanted), "")
+            raise UsageError(
+                f"the table has no run '{wanted}' that can be forecast",
+                where=path,
+                why=why,
+                hint=nearest(wanted, by_id),
+            )
+        run = by_id[wanted]
+        return MeasuredRun(run.id, run.job, run.published_s)
+    job, sign, time = text.rpartition("=")
+    if not sign:
+        raise UsageError(
+            f"'{text}' names no measured time",
+            where="--from-run",
+            hint="JOB=12.3s or JOB=train.log",
+        )
+    step = read_step_time(time)
+    return MeasuredRun(job, read_job(job), step.median_s)
+
+
+def _to_json(value: float, spread: float, found: Sequence[RunFactor]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "factor": value,
+        "spread": spread,
+        "runs": [
+            {
+                "name": f.name,
+                "measured_s": f.measured_s,
+                "cold_s": f.cold_s,
+                "factor": f.factor,
+            }
+            for f in found
+        ],
+    }
