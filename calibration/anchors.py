@@ -3,9 +3,10 @@
     python calibration/anchors.py RUNS.csv [--write]
 
 For every device and precision the anchors follow from a rule, not from their error: of the (up to)
-three source groups with the most rows that can be forecast, the row with the median number of GPUs,
-then the lowest id. A device and precision with fewer than four rows gets no factor, since too
-little would remain to score. Prints the `seer fit --from-run` commands; `--write` runs them.
+three source groups with the most dense rows that can be forecast, the row with the median published
+utilisation, so a typical run. Mixtures of experts stand in only where there is nothing dense: what
+is unknown about them is not the clock. A device and precision with fewer than four rows gets no
+factor, since too little would remain to score. Prints the `seer fit --from-run` commands; `--write` runs them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from seer.errors import SeerError
-from seer.forecast import prepare
+from seer.forecast import model_flop, prepare
 from seer.readers import read_calibration
 from seer.readers.published_runs import PublishedRun, read_published_runs
 
@@ -48,7 +49,8 @@ def anchors(runs: list[PublishedRun]) -> dict[tuple[str, str, str], list[str]]:
         if len(members) < FEWEST_ROWS:
             continue
         groups: dict[str, list[PublishedRun]] = defaultdict(list)
-        for run in members:
+        dense = [run for run in members if not run.job.model.experts]
+        for run in dense or members:
             groups[run.group].append(run)
         largest = sorted(groups.values(), key=lambda g: (-len(g), g[0].group))[:GROUPS]
         chosen[key] = [median_of(group).id for group in largest]
@@ -56,10 +58,11 @@ def anchors(runs: list[PublishedRun]) -> dict[tuple[str, str, str], list[str]]:
 
 
 def median_of(group: list[PublishedRun]) -> PublishedRun:
-    """The row with the median number of GPUs, the lowest id among equals."""
-    ordered = sorted(group, key=lambda run: (run.job.gpus, run.id))
-    gpus = ordered[(len(ordered) - 1) // 2].job.gpus
-    return min((run for run in group if run.job.gpus == gpus), key=lambda run: run.id)
+    """The row with the median of model flop per second and GPU (the lower of two), as published."""
+    ordered = sorted(
+        group, key=lambda run: (model_flop(run.job) / run.published_s / run.job.gpus, run.id)
+    )
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def main() -> None:

@@ -112,6 +112,13 @@ def test_a_picture_of_another_format_is_refused_before_anything_is_drawn(tmp_pat
     assert ".png" in fault.value.hint
 
 
+def test_fit_refuses_a_format_before_it_fits(tmp_path: Path) -> None:
+    made = tmp_path / "cal.json"
+    arguments = ["fit", str(gemms(tmp_path / "gemm.csv")), "-o", str(made), "--plot", "out.txt"]
+    assert main(arguments) == 2
+    assert not made.exists()
+
+
 def test_without_matplotlib_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

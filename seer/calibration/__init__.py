@@ -6,6 +6,7 @@ from seer.calibration.calibration import FAMILIES, SCHEMA, Calibration, Curve, K
 from seer.calibration.collective import CollectiveCurve
 from seer.calibration.estimate import CurveInfo, Estimate, Spread
 from seer.calibration.gemm import GemmCurve, Roofline
+from seer.calibration.laws import LawCurve
 from seer.calibration.lines import Lines
 from seer.calibration.measurements import Measurements, joined
 from seer.calibration.memory import MemoryCurve
@@ -25,6 +26,7 @@ __all__ = [
     "Estimate",
     "GemmCurve",
     "KernelRatio",
+    "LawCurve",
     "Lines",
     "Measurements",
     "MemoryCurve",

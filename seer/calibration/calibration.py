@@ -10,6 +10,7 @@ from seer.calibration.accumulate import AccumulateShare
 from seer.calibration.attention import AttentionCurve, BackwardRatio
 from seer.calibration.collective import CollectiveCurve
 from seer.calibration.gemm import GemmCurve
+from seer.calibration.laws import LawCurve
 from seer.calibration.memory import MemoryCurve
 from seer.calibration.polynomial import PolynomialCurve
 
@@ -22,6 +23,7 @@ Curve = (
     | BackwardRatio
     | MemoryCurve
     | CollectiveCurve
+    | LawCurve
     | PolynomialCurve
 )
 
@@ -32,6 +34,7 @@ FAMILIES: Mapping[str, Any] = {
     "attention_backward_ratio": BackwardRatio,
     "memory": MemoryCurve,
     "collective": CollectiveCurve,
+    "law": LawCurve,
     "polynomial": PolynomialCurve,
 }
 """The word that a calibration file uses for each form of curve."""

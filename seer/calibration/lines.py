@@ -60,6 +60,9 @@ class Lines:
         How many lines are averaged.
     power : float
         Weight of a line is distance ** -power.
+    robust : bool
+        The weighted median of the lines instead of their weighted mean: for measurements of which
+        some lines are several times off (a tuner that chose badly).
     """
 
     places: NDArray[np.float64]
@@ -68,6 +71,7 @@ class Lines:
     scale: tuple[float, ...]
     neighbours: int = 8
     power: float = 3.0
+    robust: bool = False
 
     @staticmethod
     def from_points(
@@ -158,13 +162,10 @@ class Lines:
         value += share[:, None] * self._filled[near, high[:, None]]
         weight = np.maximum(distance, 1e-9) ** -self.power
         weight[~np.isfinite(distance)] = 0.0
-        total = np.maximum(weight.sum(axis=1), 1e-300)
-
         along = self._along(axis, near, low, high)
         point = np.hypot(distance, along)
-        return Nearby(
-            (weight * value).sum(axis=1) / total, point.min(axis=1), self._outside(query, axis)
-        )
+        average = _weighted_median if self.robust else _weighted_mean
+        return Nearby(average(value, weight), point.min(axis=1), self._outside(query, axis))
 
     def _bracket(
         self, axis: NDArray[np.float64]
@@ -224,6 +225,7 @@ class Lines:
             "scale": list(self.scale),
             "neighbours": self.neighbours,
             "power": self.power,
+            **({"robust": True} if self.robust else {}),
             "axis": _plain(self.axis),
             "places": [_plain(place) for place in self.places],
             "log_residual_1e-4": rows,
@@ -239,7 +241,24 @@ class Lines:
             scale=tuple(data["scale"]),
             neighbours=int(data["neighbours"]),
             power=float(data["power"]),
+            robust=bool(data.get("robust", False)),
         )
+
+
+def _weighted_mean(value: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Row by row; [n, lines] -> [n]."""
+    return np.asarray((weight * value).sum(axis=1) / np.maximum(weight.sum(axis=1), 1e-300))
+
+
+def _weighted_median(
+    value: NDArray[np.float64], weight: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The value at which half of the weight is reached, row by row; [n, lines] -> [n]."""
+    order = np.argsort(value, axis=1)
+    reached = np.cumsum(np.take_along_axis(weight, order, axis=1), axis=1)
+    half = (reached < 0.5 * reached[:, -1:]).sum(axis=1)
+    middle = order[np.arange(len(order)), half]
+    return np.asarray(value[np.arange(len(value)), middle])
 
 
 def _plain(values: NDArray[np.float64]) -> list[float | int]:

@@ -19,6 +19,10 @@ class Measurements:
     - attention: dtype, kernel, train_pass, batch, seq_q, seq_kv, heads, kv_heads, head_dim,
       head_dim_v, causal, window
     - memory: dtype, variant, impl, train_pass, rows, cols, hbm_bytes (ideal traffic)
+    - experts: dtype, routing, stack, products (before the activation: 2 with a gate, else 1),
+      tokens, hidden, inter, topk, experts, moe_tp, moe_ep
+    - dispatch: phase ("dispatch", "combine"), n_nodes, stack, tokens, hidden, topk, experts, sms,
+      ranks
     - optimizer: dtype, variant, parameters, layers
     - collective: collective, n_ranks, n_nodes, ranks_per_node, dtype, message_bytes, fabric,
       library, series

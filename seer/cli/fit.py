@@ -112,6 +112,7 @@ def fit(
     )
     from seer.readers.measurements import read_licences, read_measurements
     from seer.reports import curves as report
+    from seer.reports.curve_plot import check_target
 
     output = Output(quiet)
     if from_run:
@@ -121,6 +122,8 @@ def fit(
     if not measurements:
         what = "there is nothing to fit: no measurements are named"
         raise UsageError(what, hint="seer fit gemm.csv -o my-gpu.json, or --from-run JOB=TIME")
+    if plot:
+        check_target(plot)
     try:
         day = calendar.fromisoformat(date) if date else calendar.today()
     except ValueError:
@@ -152,16 +155,22 @@ def fit(
         print_json(report.to_json(calibration, reasons))
     else:
         report.print_calibration(calibration, output.console())
+    _warn(output, reasons, tables, fabric)
+    output.notice(f"{out}: {len(calibration.curves)} curves")
+    if plot:
+        output.notice(f"drawn: {', '.join(draw(calibration, plot, tables))}")
+
+
+def _warn(
+    output: Output, reasons: list[str], tables: Sequence[Measurements], fabric: str | None
+) -> None:
+    """Rows that were left out, and a network without a name."""
     output.warn(f"skipped {reason}" for reason in reasons[:10])
     if len(reasons) > 10:
         output.warn([f"{len(reasons) - 10} more rows are skipped"])
-    output.notice(f"{out}: {len(calibration.curves)} curves")
-    if not fabric and any(
-        table.kind == "collective" and "unknown" in table["fabric"] for table in tables
-    ):
+    networks = [table["fabric"] for table in tables if table.kind == "collective"]
+    if not fabric and any("unknown" in labels for labels in networks):
         output.warn(["the network of the collectives is not named; --fabric LABEL names it"])
-    if plot:
-        output.notice(f"drawn: {', '.join(draw(calibration, plot, tables))}")
 
 
 def draw(calibration: Calibration, path: str, tables: Sequence[Measurements] = ()) -> list[str]:

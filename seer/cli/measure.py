@@ -15,6 +15,7 @@ from seer.errors import UsageError
 
 if TYPE_CHECKING:
     from seer.measure import Item, Record
+    from seer.measure.team import Team
     from seer.spec import Job
 
 
@@ -89,18 +90,17 @@ def measure(
 
     require_torch(device.value)
     from seer.measure import Record, around, default_items, machine
-    from seer.measure import measure as run
-    from seer.measure.team import Team, hidden_share
+    from seer.measure.team import Team
 
     speaker, folder = Output(quiet), Path(output)
     rotation_bytes = (rotation or ROTATION_MIB[device.value]) * 2**20
     record = Record(machine.device_name(device.value), machine.software(device.value))
     busy = clock is Clock.busy and device is Where.cpu
-    record.conditions = machine.conditions(
-        device.value, processes or 1, threads, rotation_bytes, busy
-    )
+    shared = (threads, rotation_bytes, busy)
+    record.conditions = machine.conditions(device.value, processes or 1, *shared)
     _make(folder)
-    _write_cluster(folder, record, device.value)
+    if not (folder / "cluster.json").exists():  # the jobs are read with it
+        _write_cluster(folder, record, device.value)
     jobs = [_job(name, set_, folder) for name in for_ or ()]
     ranks = _ranks(jobs, processes, machine.devices(device.value, threads), speaker)
     record.conditions["processes"] = ranks
@@ -109,36 +109,50 @@ def measure(
     else:
         items = default_items(device.value, "fp32" if device is Where.cpu else "bf16", ranks)
     _resume(folder, record)
+    with Team(ranks, device.value, *shared) as team:
+        done = _fill(record, items, team, repeats, budget, folder, speaker)
+    speaker.progress("")
+    _tell(folder, record, items, done, json, speaker)
+
+
+def _fill(
+    record: Record,
+    items: list[Item],
+    team: Team,
+    repeats: int,
+    budget: float | None,
+    folder: Path,
+    speaker: Output,
+) -> bool:
+    """Measure what the record lacks; both files are written again and again, and at the end."""
+    from seer.measure import machine
+    from seer.measure import measure as run
+    from seer.measure.clock import gpu_state, settle
+    from seer.measure.team import hidden_share
 
     def save(record: Record) -> None:
         record.conditions["load_after"] = machine.load()
         _write(folder / "measurements.json", record.to_json())
+        _write_cluster(folder, record, team.device)
 
-    with Team(ranks, device.value, threads, rotation_bytes, busy) as team:
-        if device is Where.cuda:
-            from seer.measure.clock import settle
-
-            record.conditions["gpu_settled"] = team.call(settle)[0]
-        done = run(
-            items,
-            record,
-            team,
-            repeats=repeats,
-            budget_s=budget if budget is not None else float("inf"),
-            save=save,
-            progress=lambda at, total, what: speaker.progress(_bar(at, total, what)),
-        )
-        if ranks > 1:
-            share = team.call(hidden_share, 2**24, device.value)[0]
-            record.conditions["hidden_share"] = round(share, 3)
-        if device is Where.cuda:
-            from seer.measure.clock import gpu_state
-
-            record.conditions["gpu_after"] = gpu_state()
+    if team.device == "cuda":
+        record.conditions["gpu_settled"] = team.call(settle)[0]
+    done = run(
+        items,
+        record,
+        team,
+        repeats=repeats,
+        budget_s=budget if budget is not None else float("inf"),
+        save=save,
+        progress=lambda at, total, what: speaker.progress(_bar(at, total, what)),
+    )
+    if team.processes > 1:
+        share = team.call(hidden_share, 2**24, team.device)[0]
+        record.conditions["hidden_share"] = round(share, 3)
+    if team.device == "cuda":
+        record.conditions["gpu_after"] = gpu_state()
     save(record)
-    _write_cluster(folder, record, device.value)
-    speaker.progress("")
-    _tell(folder, record, items, done, json, speaker)
+    return done
 
 
 def _make(folder: Path) -> None:

@@ -17,6 +17,7 @@ from seer.fit.attention import fit_attention, fit_backward_ratio
 from seer.fit.collective import fit_collectives
 from seer.fit.describe import FORMS
 from seer.fit.gemm import fit_gemm, with_gradient_factor, with_repeat_spread
+from seer.fit.laws import LAW_OF, fit_laws
 from seer.fit.lend import device_key, lend_memory
 from seer.fit.memory import GENERIC_VARIANTS, fit_memory
 from seer.fit.polynomial import fit_polynomial
@@ -88,6 +89,12 @@ def fit_measurements(
     else:
         curves = _completed(curves, tables, relatives, device, form, licence, date)
         curves += _accumulate(relatives, hbm_bytes_per_s or {}, licence, date)
+        curves += [
+            curve
+            for kind in LAW_OF
+            if (table := _of_kind(own, kind, device))
+            for curve in fit_laws(table, form, licence, date)
+        ]
         curves += _lent(curves, relatives, device, hbm_bytes_per_s or {}, form, licence, date)
         curves += fit_collectives(
             [table for table in own if table.kind == "collective"],

@@ -137,8 +137,8 @@ def cluster_spec(record: Record, device: str, calibration: str) -> dict[str, Any
     hidden = record.conditions.get("hidden_share")
     if hidden is not None:
         notes.append(
-            f"{hidden:.0%} of an all-reduce hid behind matrix products: `seer forecast --slowdown "
-            f"{slowdown_of(hidden):.2g}` plays jobs that overlap gradients with compute"
+            f"{hidden:.0%} of an all-reduce hid behind matrix products: forecast jobs that overlap "
+            f"gradients with compute with a slowdown of {slowdown_of(hidden):.2g}"
         )
     latency = min((t for i, t in medians.items() if i.kind in COLLECTIVE_NAMES), default=0.0)
     return {

@@ -14,6 +14,12 @@ from typing import Any
 import numpy as np
 
 from seer.errors import UnreadableError, nearest
+from seer.readers.measurement_experts import (
+    dispatch_combine,
+    fused_experts,
+    grouped_gemm,
+    published_dispatch,
+)
 from seer.readers.measurement_memory import (
     fused_kernels,
     memory_bound,
@@ -166,6 +172,38 @@ def _collective(cells: Cells) -> Iterable[Part]:
 
 
 LAYOUTS = (
+    Layout(
+        "fused experts",
+        ("kernel", "tokens", "hidden", "inter", "topk", "experts", "moe_tp", "moe_ep", "time_us"),
+        ("tokens", "hidden", "inter", "topk", "experts", "moe_tp", "moe_ep", "time_us"),
+        (),
+        fused_experts,
+    ),
+    Layout(
+        "grouped gemm",
+        ("train_pass", "n_groups", "m_per_group", "n", "k", "dtype", "time_us"),
+        ("n_groups", "m_per_group", "n", "k", "time_us"),
+        (),
+        grouped_gemm,
+    ),
+    Layout(
+        "expert dispatch",
+        ("phase", "ep_size", "tokens_per_rank", "hidden", "topk", "comm_sms", "transmit_us"),
+        (
+            *("n_nodes", "ep_size", "tokens_per_rank", "hidden", "topk", "experts", "comm_sms"),
+            "transmit_us",
+        ),
+        ("notify_us",),
+        dispatch_combine,
+    ),
+    Layout(
+        "published dispatch",
+        ("mode", "phase", "ep_size", "tokens_per_rank", "hidden", "topk", "latency_us"),
+        ("ep_size", "tokens_per_rank", "hidden", "topk"),
+        ("latency_us", "comm_sms"),
+        published_dispatch,
+        "a bandwidth without a time",
+    ),
     Layout(
         "collective",
         ("collective", "n_ranks", "message_bytes", "fabric", "series", "time_us"),

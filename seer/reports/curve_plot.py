@@ -68,10 +68,7 @@ def plot_calibration(
         matplotlib is missing, the format is not known, or no curve has a picture.
     """
     target = Path(path)
-    if target.suffix.lower() not in FORMATS:
-        hint = "name it .png, .svg or .pdf"
-        raise UsageError("the format of the picture is not known", where=path, hint=hint)
-    matplotlib = _matplotlib()
+    matplotlib = check_target(path)
     panels = panels_of(calibration.curves, tables, device)
     if not panels:
         raise UsageError("no curve of this calibration has a picture", where=calibration.name)
@@ -88,7 +85,14 @@ def plot_calibration(
     return written
 
 
-def _matplotlib() -> Any:
+def check_target(path: str) -> Any:
+    """The module matplotlib, if a picture of that name can be drawn; raises UsageError if not.
+
+    To be asked before the work that the picture is of.
+    """
+    if Path(path).suffix.lower() not in FORMATS:
+        hint = "name it .png, .svg or .pdf"
+        raise UsageError("the format of the picture is not known", where=path, hint=hint)
     try:
         import matplotlib
         import matplotlib.figure

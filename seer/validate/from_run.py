@@ -73,7 +73,7 @@ def factor_from_runs(
                 f"no factor from {LOWEST} to {HIGHEST} explains the step of {run.name}",
                 where="--from-run",
                 why=f"measured {run.measured_s:.4g} s, forecast {curve.at(1.0):.4g} s without one",
-                hint="check how the run is written: micro-batch, recompute, virtual stages, precision",
+                hint="check how the run is written: micro-batch, recompute, stages, precision",
             )
         found.append(RunFactor(run.name, run.measured_s, curve.at(1.0), value))
     factor = combine([f.factor for f in found], ", ".join(f.name for f in found))

@@ -1,0 +1,195 @@
+"""The operators of expert layers: a law of few numbers, corrected by measured neighbours.
+
+Two operators share the form: the fused MLP of the experts on one rank, and the dispatch or combine
+of their tokens. The law says how time follows from the shape; the residual of the measurements is
+kept on lines along the number of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seer.calibration.estimate import CurveInfo, Estimate, Spread, origin_of
+from seer.calibration.lines import Lines
+
+Floats = NDArray[np.float64]
+Shape = Mapping[str, Floats]
+
+
+def product_s(
+    n: Floats, k: Floats, rows: Floats, experts: Floats, p: Mapping[str, float]
+) -> Floats:
+    """Seconds of grouped products of `rows` rows in all with [k, n] weights per expert.
+
+    FLOP at a rate that small products do not reach (each expert pads its rows by `ramp_rows`, its
+    width by `ramp_width`), against reading all weights, joined by a p-norm.
+    """
+    flop = 2.0 * n * k * (rows + experts * p["ramp_rows"])
+    compute = flop * (1.0 + p["ramp_width"] / np.minimum(n, k)) / p["flop_per_s"]
+    weights = 2.0 * experts * n * k / p["weight_bytes_per_s"]
+    largest = np.maximum(compute, weights)
+    power = 1.0 + p["sharpness"]
+    total = (compute / largest) ** power + (weights / largest) ** power
+    return np.asarray(largest * total ** (1.0 / power))
+
+
+def _experts_s(x: Shape, p: Mapping[str, float]) -> Floats:
+    """Fused MLP of the experts on one rank.
+
+    Two or three products (gate, up, down), reading and writing activations of the rank's own rows,
+    and passes over the rows of all ranks: kernels that sort and sum tokens touch every routed row,
+    also those of experts elsewhere.
+    """
+    local, inter = experts_here(x), x["inter"] / x["moe_tp"]
+    rows = x["tokens"] * x["topk"] / x["moe_ep"]
+    products = product_s(x["products"] * inter, x["hidden"], rows, local, p)
+    products = products + product_s(x["hidden"], inter, rows, local, p)
+    moved = 2.0 * (x["tokens"] * x["hidden"] + rows * (2.0 * x["hidden"] + 3.0 * inter))
+    routed = 2.0 * x["tokens"] * x["topk"]
+    everywhere = routed * (x["hidden"] * p["row_s_per_byte"] + inter * p["inner_s_per_byte"])
+    launch = p["latency_s"] + p["expert_s"] * local
+    return np.asarray(launch + products + moved / p["bytes_per_s"] + everywhere)
+
+
+def experts_here(x: Shape) -> Floats:
+    """Experts on one rank."""
+    return np.maximum(x["experts"] / x["moe_ep"], 1.0)
+
+
+def _dispatch_s(x: Shape, p: Mapping[str, float]) -> Floats:
+    """Each token is sent once to every rank that holds one of its experts."""
+    reached = x["ranks"] * (1.0 - (1.0 - 1.0 / x["ranks"]) ** x["topk"])
+    per_token = p["token_s"] + x["hidden"] * reached / p["elements_per_s"]
+    return np.asarray(p["latency_s"] + x["tokens"] * per_token * (1.0 + p["ramp_sms"] / x["sms"]))
+
+
+@dataclass(frozen=True)
+class Law:
+    """How time follows from shape.
+
+    Attributes
+    ----------
+    time_s : function of shape and parameters
+    columns : tuple of str
+        Sizes of a shape; the first, tokens, is the axis of the lines.
+    scale : tuple of float
+        Distance weights of the other sizes, chosen by the error at hidden shapes.
+    start : mapping
+        Where fits of the parameters begin.
+    """
+
+    time_s: Callable[[Shape, Mapping[str, float]], Floats]
+    columns: tuple[str, ...]
+    scale: tuple[float, ...]
+    start: Mapping[str, float]
+
+    def places(self, x: Shape) -> Floats:
+        """Place of shapes among the lines."""
+        return np.stack([x[name] for name in self.columns[1:]], axis=1)
+
+
+LAWS: Mapping[str, Law] = {
+    "experts": Law(
+        _experts_s,
+        ("tokens", "hidden", "inter", "topk", "experts", "moe_tp", "moe_ep", "products"),
+        (0.5, 0.5, 0.5, 0.5, 0.5, 0.7, 1.0),
+        {
+            "latency_s": 3e-5,
+            "flop_per_s": 5e14,
+            "ramp_rows": 64.0,
+            "ramp_width": 50.0,
+            "weight_bytes_per_s": 2e12,
+            "bytes_per_s": 2e12,
+            "expert_s": 1e-7,
+            "sharpness": 1.6,
+            "row_s_per_byte": 5e-13,
+            "inner_s_per_byte": 5e-13,
+        },
+    ),
+    "dispatch": Law(
+        _dispatch_s,
+        ("tokens", "hidden", "topk", "experts", "sms", "ranks"),
+        (1.0, 1.0, 0.3, 1.0, 0.0),
+        {"latency_s": 3e-5, "elements_per_s": 4e11, "token_s": 1e-9, "ramp_sms": 2.0},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class LawCurve:
+    """Times of one operator of expert layers on one software stack.
+
+    Attributes
+    ----------
+    kind : str
+        "grouped_gemm", "dispatch" or "combine".
+    key : mapping of str to str
+        What tells the curve from its neighbours: stack, dtype, routing; stack, n_nodes.
+    law : str
+        Key of `LAWS`.
+    parameters : mapping of str to float
+    fade : float
+        As in `GemmCurve`; the level far away is the law itself.
+    """
+
+    info: CurveInfo
+    kind: str
+    key: Mapping[str, str]
+    law: str
+    parameters: Mapping[str, float]
+    lines: Lines
+    spread: Spread
+    fade: float = 2.0
+
+    @property
+    def stack(self) -> str:
+        """The software behind the rows, as in the measurement files."""
+        return self.key["stack"]
+
+    def evaluate(self, x: Shape) -> Estimate:
+        """Durations of n shapes, columns as in the law."""
+        law = LAWS[self.law]
+        near = self.lines.at(law.places(x), x["tokens"])
+        residual = near.value * np.exp(-near.outside / self.fade)
+        time_s = law.time_s(x, self.parameters) * np.exp(residual)
+        origin = origin_of(near.distance, near.outside)
+        return Estimate(time_s, origin, self.spread.at(near.distance, near.outside))
+
+    def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
+        """None: a work row does not say the shape of the layer that it belongs to."""
+        return []
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a calibration file."""
+        return {
+            "family": "law",
+            "kind": self.kind,
+            "key": dict(self.key),
+            "law": self.law,
+            "info": self.info.to_json(),
+            "parameters": dict(self.parameters),
+            "fade": self.fade,
+            "spread": asdict(self.spread),
+            "lines": self.lines.to_json(),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> LawCurve:
+        """The inverse of `to_json`."""
+        if data["law"] not in LAWS:
+            raise ValueError(f"there is no law '{data['law']}'")
+        return LawCurve(
+            info=CurveInfo.from_json(data["info"]),
+            kind=data["kind"],
+            key=data["key"],
+            law=data["law"],
+            parameters=data["parameters"],
+            lines=Lines.from_json(data["lines"]),
+            spread=Spread(**data["spread"]),
+            fade=data["fade"],
+        )

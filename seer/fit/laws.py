@@ -1,0 +1,125 @@
+"""Fits of the laws of expert layers, and of the residual around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from seer.calibration import Lines, Measurements
+from seer.calibration.laws import LAWS, LawCurve, Shape
+from seer.fit.describe import describe
+from seer.fit.validation import Mask, error_summary, held_out_errors, spread_from
+
+Floats = NDArray[np.float64]
+
+LAW_OF = {"experts": "experts", "dispatch": "dispatch"}
+"""Kind of a measurement table -> the law of its times."""
+
+KEYS = {"experts": ("dtype", "routing"), "dispatch": ("phase", "n_nodes")}
+"""Columns that tell curves apart, beside the stack."""
+
+FEWEST_POINTS = 12
+Choice = Mapping[str, float | bool]
+
+CHOICES: tuple[Choice, ...] = (
+    {"neighbours": 6, "power": 2.0},
+    {"neighbours": 6, "power": 2.0, "robust": True},
+    {"neighbours": 12, "power": 2.0, "robust": True},
+)
+"""Ways of averaging neighbours that cross-validation chooses among."""
+
+
+def fit_laws(
+    table: Measurements, form: str, licence: Callable[[str], str], date: str
+) -> Iterator[LawCurve]:
+    """One curve for every stack and key of a table."""
+    columns = [table[name] for name in (*KEYS[table.kind], "stack")]
+    labels = np.array(["\t".join(map(str, row)) for row in zip(*columns, strict=True)], object)
+    for label in sorted(set(labels)):
+        rows = np.flatnonzero(labels == label)
+        if len(rows) >= FEWEST_POINTS:
+            yield fit_law(table.where(rows), form, licence, date)
+
+
+def fit_law(table: Measurements, form: str, licence: Callable[[str], str], date: str) -> LawCurve:
+    """Fit one curve; whole shapes with all their token counts are hidden to judge it."""
+    law = LAWS[LAW_OF[table.kind]]
+    x = {name: np.asarray(table[name], np.float64) for name in law.columns}
+    blank = LawCurve(
+        info=describe(table, form, licence, date, law.columns),
+        kind=str(table["phase"][0]) if table.kind == "dispatch" else "grouped_gemm",
+        key={name: _text(table[name][0]) for name in (*KEYS[table.kind], "stack")},
+        law=LAW_OF[table.kind],
+        parameters=law.start,
+        lines=Lines(np.ones((1, len(law.scale))), np.ones(1), np.zeros((1, 1)), law.scale),
+        spread=spread_from(np.zeros(0), np.zeros(0)),
+    )
+    _, groups = np.unique(law.places(x), axis=0, return_inverse=True)
+    choice, log_error, distance = _choose(blank, x, table.time_s, groups.reshape(-1), form)
+    error = error_summary(log_error, "whole shapes, all numbers of tokens")
+    return replace(
+        _averaged(_fit(blank, x, table.time_s, form), choice),
+        info=describe(table, form, licence, date, law.columns, error),
+        spread=spread_from(log_error, distance),
+    )
+
+
+def _choose(
+    blank: LawCurve, x: Shape, time_s: Floats, groups: NDArray[np.intp], form: str
+) -> tuple[Choice, Floats, Floats]:
+    """The way of averaging with the least held-out error, that error, and the distances."""
+    law = LAWS[blank.law]
+    drafts: dict[bytes, LawCurve] = {}
+
+    def judged(choice: Choice) -> tuple[Floats, Floats]:
+        def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
+            key = seen.tobytes()
+            if key not in drafts:  # the fit does not depend on the averaging
+                drafts[key] = _fit(blank, _where(x, seen), time_s[seen], form)
+            part, asked = _averaged(drafts[key], choice), _where(x, hidden)
+            distance = part.lines.at(law.places(asked), asked["tokens"]).distance
+            return np.log(part.evaluate(asked).time_s / time_s[hidden]), distance
+
+        return held_out_errors(groups, predict)
+
+    found = [(choice, *judged(choice)) for choice in CHOICES]
+    if not np.isfinite(found[0][1]).any():
+        return found[0]
+    return min(found, key=lambda one: float(np.abs(one[1]).mean()))
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _where(x: Shape, rows: Mask) -> dict[str, Floats]:
+    return {name: values[rows] for name, values in x.items()}
+
+
+def _averaged(curve: LawCurve, choice: Choice) -> LawCurve:
+    return replace(curve, lines=replace(curve.lines, **choice))  # type: ignore[arg-type]
+
+
+def _fit(blank: LawCurve, x: Shape, time_s: Floats, form: str) -> LawCurve:
+    """Parameters by robust least squares in log time, then the residual on lines."""
+    law = LAWS[blank.law]
+    names, target = list(law.start), np.log(time_s)
+
+    def parameters(values: Floats) -> dict[str, float]:
+        return dict(zip(names, np.exp(np.clip(values, -80, 60)).tolist(), strict=True))
+
+    def off(values: Floats) -> Floats:
+        return np.asarray(np.log(law.time_s(x, parameters(values))) - target)
+
+    start = np.log(list(law.start.values()))
+    best = least_squares(off, start, loss="soft_l1", f_scale=0.1, max_nfev=60).x
+    found = {name: float(f"{value:.6g}") for name, value in parameters(best).items()}
+    residual = np.log(time_s / law.time_s(x, found))
+    if form == "roofline":
+        residual = np.zeros_like(residual)
+    lines = Lines.from_points(law.places(x), x["tokens"], residual, law.scale)
+    return replace(blank, parameters=found, lines=lines)
