@@ -78,7 +78,7 @@ def test_a_forecast_prints_its_result_on_stdout_and_its_warnings_on_stderr(
     assert code == 0
     assert "iteration time" in out
     assert "warning" not in out
-    assert all(line.startswith("warning: ") for line in err.splitlines())
+    assert all(line.startswith(("warning: ", "note: ")) for line in err.splitlines())
 
 
 def test_a_forecast_as_json_keeps_the_contract_and_is_the_same_twice(

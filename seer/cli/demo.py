@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from seer.cli.options import DebugOption, JsonOption, QuietOption
+from seer.cli.options import DebugOption, JsonOption, QuietOption, VerboseOption
 from seer.cli.output import Output, print_json
 
 JOB = "llama3-70b-1024xh100"
 NEXT = f"""
 try next:
-  seer list                                            what is shipped
-  seer forecast {JOB} --set parallelism.tp=8
-  seer forecast llama3-8b --gpus 64 --cluster dgx-h100 a model of your choice
-  seer forecast {JOB} --timeline step.json.gz          then open it in ui.perfetto.dev
-  seer explain {JOB} attention                         from a number to its measurements"""
+  seer list                                                     what is shipped
+  seer forecast {JOB} --set parallelism.tp=8     another plan
+  seer forecast llama3-8b --gpus 64 --cluster dgx-h100          a model of your choice
+  seer forecast {JOB} --timeline step.json.gz    open it in ui.perfetto.dev
+  seer explain {JOB} attention                   from a number to its source"""
 
 
-def demo(json: JsonOption = False, quiet: QuietOption = False, debug: DebugOption = False) -> None:
+def demo(
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    debug: DebugOption = False,
+) -> None:
     """Forecast a 1,024-GPU job from shipped data, and say what to try next.
 
     Example: seer demo
@@ -24,7 +29,7 @@ def demo(json: JsonOption = False, quiet: QuietOption = False, debug: DebugOptio
     from seer.readers.job import read_job
     from seer.reports.forecast_json import to_json
 
-    output = Output(quiet)
+    output = Output(quiet, verbose)
     found = forecast(read_job(JOB))
     if json:
         print_json(to_json(found))
@@ -32,5 +37,5 @@ def demo(json: JsonOption = False, quiet: QuietOption = False, debug: DebugOptio
     from seer.reports.text import print_forecast
 
     print_forecast(found, output.console())
-    output.warn(found.warnings)
+    output.warn_of(found)
     output.notice(NEXT)

@@ -16,6 +16,7 @@ from seer.cli.options import (
     JsonOption,
     QuietOption,
     SetOption,
+    VerboseOption,
     job_of,
 )
 from seer.cli.output import Output, print_json
@@ -45,6 +46,15 @@ AsOption = Annotated[
     str | None,
     typer.Option("--as", metavar="megatron", help="Print the job as flags; forecast nothing."),
 ]
+Slowdown = Annotated[
+    float,
+    typer.Option(
+        "--overlap-slowdown",
+        min=0.0,
+        max=10.0,
+        help="How much longer compute takes beside communication: 0.2 = a fifth. Off by default.",
+    ),
+]
 Unfold = Annotated[bool, typer.Option("--unfold", help="Play every rank, not one per stage.")]
 MaxOperators = Annotated[int, typer.Option("--max-operators", help="Refuse larger graphs.", min=1)]
 
@@ -63,10 +73,12 @@ def forecast(
     calibration: CalibrationOption = None,
     timeline: TimelineFile = None,
     as_: AsOption = None,
+    overlap_slowdown: Slowdown = 0.0,
     unfold: Unfold = False,
     max_operators: MaxOperators = 20_000_000,
     json: JsonOption = False,
     quiet: QuietOption = False,
+    verbose: VerboseOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Forecast the time of one training step.
@@ -78,7 +90,7 @@ def forecast(
 
     Example: seer forecast llama3-70b --gpus 512 --cluster dgx-h100 --set parallelism.tp=8
     """
-    output = Output(quiet)
+    output = Output(quiet, verbose)
     flags: dict[str, Any] = {
         "model": model,
         "gpus": gpus,
@@ -100,7 +112,7 @@ def forecast(
         return
     from seer.forecast import forecast as walk
 
-    found = walk(resolved, unfolded=unfold, max_operators=max_operators)
+    found = walk(resolved, slowdown=overlap_slowdown, unfolded=unfold, max_operators=max_operators)
     if timeline:
         _write_timeline(timeline, found, output)
     _show(found, json, output)
@@ -158,7 +170,7 @@ def _show(found: Forecast, json: bool, output: Output) -> None:
         from seer.reports.text import print_forecast
 
         print_forecast(found, output.console())
-    output.warn(found.warnings)
+    output.warn_of(found)
 
 
 def _write_timeline(path: str, found: Forecast | GraphForecast, output: Output) -> None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from seer.calibration import Calibration
 from seer.cli.output import Output, print_json
 from seer.errors import UsageError, nearest
-from seer.readers import read_calibration, read_job
-from seer.readers.calibration_file import write_calibration
-from seer.readers.published_runs import read_published_runs
-from seer.readers.steps import read_step_time
-from seer.units import format_seconds
-from seer.validate.from_run import MeasuredRun, RunFactor, factor_from_runs, with_factor
+
+if TYPE_CHECKING:
+    from seer.validate import MeasuredRun, RunFactor
 
 SCHEMA = "seer.factor/1"
 
@@ -23,6 +19,13 @@ def fit_from_runs(
     runs: Sequence[str], base: str | None, out: str, name: str | None, json: bool, output: Output
 ) -> None:
     """Make the factor, report it, and write the calibration that declares it."""
+    from dataclasses import replace
+
+    from seer.readers import read_calibration
+    from seer.readers.calibration_file import write_calibration
+    from seer.units import format_seconds
+    from seer.validate import factor_from_runs, with_factor
+
     measured = [_measured_run(text) for text in runs]
     calibration = read_calibration(base or measured[0].job.calibration)
     factor, found = factor_from_runs(measured, calibration)
@@ -31,7 +34,7 @@ def fit_from_runs(
         + (["--calibration", base] if base else [])
     )
     fitted = with_factor(calibration, factor, found, measured[0].job, command)
-    write_calibration(_renamed(fitted, name), out)
+    write_calibration(replace(fitted, name=name or fitted.name), out)
     job = measured[0].job
     if json:
         print_json(_to_json(factor.value, factor.spread, found))
@@ -51,14 +54,13 @@ def fit_from_runs(
     output.notice(f"{out}: declares this factor; name it with --calibration")
 
 
-def _renamed(calibration: Calibration, name: str | None) -> Calibration:
-    from dataclasses import replace
-
-    return replace(calibration, name=name) if name else calibration
-
-
 def _measured_run(text: str) -> MeasuredRun:
     """`JOB=TIME` or `JOB=LOG`, or `RUNS.csv#ID` for a row of a table of published runs."""
+    from seer.readers import read_job
+    from seer.readers.published_runs import read_published_runs
+    from seer.readers.steps import read_step_time
+    from seer.validate import MeasuredRun
+
     if "#" in text and "=" not in text:
         path, wanted = text.split("#", 1)
         runs, skipped = read_published_runs(path)

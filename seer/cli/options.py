@@ -16,6 +16,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="No notices, warnings or progress on stderr.")
 ]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Every assumption, one by one.")
+]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show a traceback when it fails.")]
 GpusOption = Annotated[int | None, typer.Option("--gpus", help="Number of GPUs.", min=1)]
 ClusterOption = Annotated[

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from seer.forecast import Forecast
+
 WIDTH = 100
 
 
@@ -20,6 +22,7 @@ class Output:
     """How one command speaks."""
 
     quiet: bool = False
+    verbose: bool = False
 
     def console(self) -> Console:
         """The console for results; NO_COLOR, FORCE_COLOR and TERM=dumb are honoured by rich."""
@@ -39,6 +42,17 @@ class Output:
         """Warnings on stderr."""
         for text in texts:
             self.notice(f"warning: {text}")
+
+    def warn_of(self, found: Forecast) -> None:
+        """What a forecast warns of: assumptions in one line unless --verbose, the rest in full."""
+        assumed = found.pricing.notes
+        self.warn(w for w in found.warnings if self.verbose or w not in assumed)
+        if assumed and not self.verbose:
+            share = 1.0 - found.coverage["measured"] - found.coverage["interpolated"]
+            self.notice(
+                f"note: {share:.0%} of the busy time rests on extrapolated, derived or assumed "
+                f"durations, {len(assumed)} kinds; --verbose lists them"
+            )
 
     def progress(self, text: str) -> None:
         """A line that the next one replaces; only on a terminal."""

@@ -13,6 +13,7 @@ from seer.calibration import (
     GemmCurve,
 )
 from seer.cluster import Cluster
+from seer.cost.experts import price_experts
 from seer.cost.physics import assume, peak_flop_per_s, peak_of
 from seer.cost.pricing import Rows, Sheet
 from seer.graph import DType, OperatorKind, Origin, Pass, WorkTable
@@ -21,6 +22,7 @@ Floats = NDArray[np.float64]
 Indexed = list[tuple[int, GemmCurve]]
 
 _PLAIN = ("", "linear")
+_GROUPED = "grouped"
 _BATCHED = ("qk_bmm", "pv_bmm")
 
 _KIN = {
@@ -37,8 +39,11 @@ def price_gemms(
     work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
 ) -> None:
     """Fill the rows of kind gemm and grouped_gemm."""
+    every = rows
     curves = [(i, c) for i, c in enumerate(calibration.curves) if isinstance(c, GemmCurve)]
     preferred = [pair for pair in curves if pair[1].stack in calibration.prefer]
+    rows = _price_grouped(work, rows, curves, sheet)
+    rows = price_experts(work, rows, calibration, sheet)
     label = np.array(
         [
             _BATCHED.index(work.variant[i]) + 1 if work.variant[i] in _BATCHED else 0
@@ -58,11 +63,25 @@ def price_gemms(
         if not variant:
             mine = _price_preferred(work, mine, name, preferred, sheet)
         _price(work, mine, wanted, name, curves, cluster, sheet)
-    _add_accumulation(work, rows, calibration, cluster, sheet)
+    _add_accumulation(work, every, calibration, cluster, sheet)
     grouped = rows[work.kind[rows] == OperatorKind.grouped_gemm]
     if len(grouped):
         sheet.origin[grouped] = np.maximum(sheet.origin[grouped], Origin.derived)
         sheet.note("grouped GEMMs are priced as plain ones of the same total size")
+
+
+def _price_grouped(work: WorkTable, rows: Rows, curves: Indexed, sheet: Sheet) -> Rows:
+    """Fill what grouped products measured one by one; returns the rows left."""
+    left = rows
+    for index, curve in curves:
+        if curve.variant == _GROUPED:
+            kind = work.kind[left] == OperatorKind.grouped_gemm
+            mine = kind & (work.dtype[left] == DType[curve.dtype])
+            mine &= work.train_pass[left] == Pass[curve.train_pass]
+            mine &= _inside(curve, work, left)
+            _fill(work, left[mine], index, curve, sheet)
+            left = left[~mine]
+    return left
 
 
 def _price_preferred(

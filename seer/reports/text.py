@@ -65,7 +65,7 @@ def _split(forecast: Forecast) -> str:
     sizes = {"tp": p.tp, "cp": p.cp, "pp": p.pp, "vpp": p.vpp, "dp": p.dp, "ep": p.ep}
     words = [f"{name} {size}" for name, size in sizes.items() if size > 1 or name in ("tp", "dp")]
     words += ["sequence parallel"] * p.sequence_parallel + [f"zero {p.zero}"] * (p.zero > 0)
-    words += [p.schedule] * (p.pp > 1)
+    words += [p.schedule] * (p.pp > 1 and p.schedule not in ("1f1b", "interleaved"))
     return ", ".join(words)
 
 

@@ -1,0 +1,82 @@
+"""Prices of the experts' products, from grouped products or from whole fused experts."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seer.calibration import Calibration, Estimate, LawCurve
+from seer.calibration.laws import product_s
+from seer.cost.pricing import Rows, Sheet
+from seer.graph import DType, OperatorKind, Origin, Pass, WorkTable
+
+Floats = NDArray[np.float64]
+
+_KIN = {
+    "fp16": ("bf16",),
+    "fp8_block": ("fp8",),
+    "mxfp8": ("fp8", "fp8_block"),
+    "nvfp4": ("fp8", "fp8_block"),
+}
+
+ROUTING = "balanced"
+"""The routing of a work row: its tokens per expert already hold what imbalance there is."""
+
+
+def price_experts(work: WorkTable, rows: Rows, calibration: Calibration, sheet: Sheet) -> Rows:
+    """Fill rows of kind grouped_gemm from measured fused experts; returns the rows left.
+
+    A fused measurement holds both products, the activation and passes over the tokens. Its law
+    tells the parts: a product takes its own share of the launch, its FLOP or weights, and its
+    activations. The residual belongs to the whole and is left out; its size is the spread.
+    """
+    grouped = work.kind[rows] == OperatorKind.grouped_gemm
+    curves = [(i, c) for i, c in enumerate(calibration.curves) if _is_fused(c)]
+    asked = rows[grouped & (work.train_pass[rows] != Pass.backward)]
+    if not len(asked) or not curves:
+        return rows
+    done = np.zeros(len(rows), bool)
+    for dtype in np.unique(work.dtype[asked]).tolist():
+        choice = _choice(curves, DType(dtype).name)
+        if choice is None:
+            continue
+        index, curve = choice
+        mine = asked[work.dtype[asked] == dtype]
+        sheet.fill(mine, _product(work, mine, curve), index, Origin.derived)
+        sheet.note("grouped GEMMs by their part of measured fused experts", curve.stack)
+        done |= np.isin(rows, mine)
+    return rows[~done]
+
+
+def _is_fused(curve: object) -> bool:
+    return (
+        isinstance(curve, LawCurve)
+        and curve.law == "experts"
+        and curve.key["routing"] == ROUTING
+    )
+
+
+def _choice(curves: list[tuple[int, object]], dtype: str) -> tuple[int, LawCurve] | None:
+    """The stack of least held-out error, of the data type or its nearest kin."""
+    fused = [(i, c) for i, c in curves if isinstance(c, LawCurve)]
+    for name in (dtype, *_KIN.get(dtype, ())):
+        same = [(i, c) for i, c in fused if c.key["dtype"] == name]
+        if same:
+            return max(same, key=lambda pair: pair[1].info.points)
+    return None
+
+
+def _product(work: WorkTable, rows: Rows, curve: LawCurve) -> Estimate:
+    m, n, k, experts = (
+        np.maximum(getattr(work, c)[rows], 1).astype(np.float64) for c in ("m", "n", "k", "batch")
+    )
+    # A weight gradient sums over tokens: they are its k, and it writes what others read.
+    weight = work.train_pass[rows] == Pass.wgrad
+    tokens, width = np.where(weight, k, m), np.where(weight, m, k)
+    p = curve.parameters
+    all_rows = tokens * experts
+    moved = 2.0 * all_rows * (n + width) / p["bytes_per_s"]
+    launch = (p["latency_s"] + p["expert_s"] * experts) / 2.0
+    time_s = launch + product_s(n, width, all_rows, experts, p) + moved
+    origin = np.full(len(rows), Origin.derived, np.int8)
+    return Estimate(time_s, origin, np.full(len(rows), curve.spread.near))
