@@ -10,6 +10,7 @@ from seer.cluster import Cluster
 from seer.cost.attention import price_attention
 from seer.cost.collectives import price_communication
 from seer.cost.matrix import price_gemms
+from seer.cost.dispatch import price_dispatch
 from seer.cost.physics import bound_s
 from seer.cost.polynomial import price_polynomial
 from seer.cost.pricing import Pricing, Sheet
@@ -72,6 +73,7 @@ def _price_communication(
 ) -> None:
     kinds = tuple(int(kind) for kind in COMMUNICATION)
     rows = np.flatnonzero(np.isnan(sheet.time_s) & np.isin(work.kind, kinds))
+    rows = price_dispatch(work, rows, calibration, cluster, sheet)
     if len(rows):
         estimate, curve, notes = price_communication(work, rows, calibration, cluster)
         sheet.fill(rows, estimate, curve)

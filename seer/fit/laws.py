@@ -23,6 +23,10 @@ KEYS = {"experts": ("dtype", "routing"), "dispatch": ("phase", "n_nodes")}
 """Columns that tell curves apart, beside the stack."""
 
 FEWEST_POINTS = 12
+
+_SAMPLE = 600
+"""Points that the parameters are fitted to; more do not change them."""
+
 Choice = Mapping[str, float | bool]
 
 CHOICES: tuple[Choice, ...] = (
@@ -74,12 +78,13 @@ def _choose(
     """The way of averaging with the least held-out error, that error, and the distances."""
     law = LAWS[blank.law]
     drafts: dict[bytes, LawCurve] = {}
+    whole = _fit(blank, x, time_s, form)  # its parameters are where the others start
 
     def judged(choice: Choice) -> tuple[Floats, Floats]:
         def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
             key = seen.tobytes()
             if key not in drafts:  # the fit does not depend on the averaging
-                drafts[key] = _fit(blank, _where(x, seen), time_s[seen], form)
+                drafts[key] = _fit(whole, _where(x, seen), time_s[seen], form)
             part, asked = _averaged(drafts[key], choice), _where(x, hidden)
             distance = part.lines.at(law.places(asked), asked["tokens"]).distance
             return np.log(part.evaluate(asked).time_s / time_s[hidden]), distance
@@ -96,7 +101,7 @@ def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _where(x: Shape, rows: Mask) -> dict[str, Floats]:
+def _where(x: Shape, rows: Mask | NDArray[np.intp]) -> dict[str, Floats]:
     return {name: values[rows] for name, values in x.items()}
 
 
@@ -107,16 +112,18 @@ def _averaged(curve: LawCurve, choice: Choice) -> LawCurve:
 def _fit(blank: LawCurve, x: Shape, time_s: Floats, form: str) -> LawCurve:
     """Parameters by robust least squares in log time, then the residual on lines."""
     law = LAWS[blank.law]
-    names, target = list(law.start), np.log(time_s)
+    names = list(law.start)
+    pick = np.linspace(0, len(time_s) - 1, min(_SAMPLE, len(time_s))).astype(int)
+    sample, target = _where(x, pick), np.log(time_s[pick])
 
     def parameters(values: Floats) -> dict[str, float]:
         return dict(zip(names, np.exp(np.clip(values, -80, 60)).tolist(), strict=True))
 
     def off(values: Floats) -> Floats:
-        return np.asarray(np.log(law.time_s(x, parameters(values))) - target)
+        return np.asarray(np.log(law.time_s(sample, parameters(values))) - target)
 
-    start = np.log(list(law.start.values()))
-    best = least_squares(off, start, loss="soft_l1", f_scale=0.1, max_nfev=60).x
+    start = np.log([blank.parameters[name] for name in names])
+    best = least_squares(off, start, loss="soft_l1", f_scale=0.1, max_nfev=40).x
     found = {name: float(f"{value:.6g}") for name, value in parameters(best).items()}
     residual = np.log(time_s / law.time_s(x, found))
     if form == "roofline":

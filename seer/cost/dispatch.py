@@ -1,0 +1,68 @@
+"""Prices of expert dispatch and combine where a kernel for them was measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seer.calibration import Calibration, Estimate, LawCurve
+from seer.cluster import Cluster
+from seer.cost.pricing import Rows, Sheet
+from seer.graph import OperatorKind, Origin, WorkTable
+
+PLAIN = "alltoall"
+"""The variant of a dispatch that sends every copy of a token: an all-to-all."""
+
+HIDDEN, TOP_K, EXPERTS, SMS = 7168.0, 8.0, 256.0, 20.0
+"""The layer that a message is taken to belong to (DeepSeek-V3, with the 20 multiprocessors that its
+report gives to communication): a row tells only tokens x top-k x hidden size x 2 bytes."""
+
+MEASURED_NIC_BYTES_PER_S = 50e9
+"""Between nodes the kernels were measured over one 400 Gb/s port per GPU."""
+
+_SPREAD = 0.1
+"""What the unknown layer adds: at equal bytes, top-k 4 to 8 and hidden 4,096 to 7,168 differ by
+about this much."""
+
+
+def price_dispatch(
+    work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
+) -> Rows:
+    """Fill rows of kind dispatch and combine at measured scales; returns the rows left."""
+    done = np.zeros(len(rows), bool)
+    for index, curve in enumerate(calibration.curves):
+        if isinstance(curve, LawCurve) and curve.law == "dispatch":
+            mine = ~done & _answers(curve, work, rows, cluster)
+            if mine.any():
+                sheet.fill(rows[mine], _estimate(curve, work, rows[mine]), index, Origin.derived)
+                sheet.note("dispatch and combine by the kernel of", curve.stack)
+                done |= mine
+    return rows[~done]
+
+
+def _answers(curve: LawCurve, work: WorkTable, rows: Rows, cluster: Cluster) -> np.ndarray:
+    """Rows of the curve's kind and scale; between nodes on a network like the measured one."""
+    low, high = curve.info.domain["ranks"]
+    nodes = int(curve.key["n_nodes"])
+    network = cluster.network.bandwidth_bytes_per_s / cluster.network.oversubscription
+    if nodes > 1 and abs(network / MEASURED_NIC_BYTES_PER_S - 1.0) > 0.01:
+        return np.zeros(len(rows), bool)
+    ranks = work.group_ranks[rows]
+    plain = np.array([work.variant[i] == PLAIN for i in rows.tolist()], bool)
+    fits = (work.kind[rows] == OperatorKind[curve.kind]) & (work.group_nodes[rows] == nodes)
+    return np.asarray(fits & (ranks >= low) & (ranks <= high) & ~plain)
+
+
+def _estimate(curve: LawCurve, work: WorkTable, rows: Rows) -> Estimate:
+    tokens = np.maximum(work.message_bytes[rows] / (2.0 * TOP_K * HIDDEN), 1.0)
+    one = np.ones(len(rows))
+    found = curve.evaluate(
+        {
+            "tokens": tokens,
+            "hidden": HIDDEN * one,
+            "topk": TOP_K * one,
+            "experts": EXPERTS * one,
+            "sms": SMS * one,
+            "ranks": work.group_ranks[rows].astype(np.float64),
+        }
+    )
+    return Estimate(found.time_s, found.origin, np.hypot(found.spread, _SPREAD))
