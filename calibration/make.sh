@@ -30,29 +30,34 @@ fit a100-sxm "$TORCH" gemm/a100_sxm.csv linear_train/a100_sxm.csv gemm_train_lay
   attention/a100_sxm_fwd.csv attention/a100_sxm_train.csv attention_unfused/a100_sxm.csv \
   membound/a100_sxm.csv membound/a100_sxm_train.csv membound/babelstream_peaks.csv \
   vocab_ops/a100_sxm.csv fused_ops/a100_sxm.csv fused_ops/h100_sxm.csv \
-  collectives/a100_sxm.csv $NETWORKS
+  moe_grouped_gemm/a100_sxm_fused_fwd.csv optimizer/a100_sxm.csv \
+  collectives/a100_sxm.csv collectives/a100_sxm_perlmutter.csv $NETWORKS
 
 fit h100-sxm "$BOTH" gemm/h100_sxm.csv gemm_train_layouts/a100_pcie.csv \
   attention/h100_sxm_fwd.csv attention/h200_sxm_train.csv \
   membound/h100_sxm.csv membound/babelstream_peaks.csv fused_ops/h100_sxm.csv \
-  membound/gh200_train.csv membound/a100_sxm_train.csv $NETWORKS
+  membound/gh200_train.csv membound/a100_sxm_train.csv \
+  moe_grouped_gemm/h100_sxm_fused_fwd.csv moe_dispatch_combine/h100_sxm.csv $NETWORKS
 
 fit h200-sxm "" gemm/h200_sxm.csv gemm_train_layouts/a100_pcie.csv \
   attention/h200_sxm_fwd.csv attention/h200_sxm_train.csv \
   membound/h200_sxm.csv membound/babelstream_peaks.csv membound/h100_sxm.csv \
   fused_ops/h100_sxm.csv membound/gh200_train.csv membound/a100_sxm_train.csv \
+  moe_grouped_gemm/h200_sxm_fused_fwd.csv moe_dispatch_combine/h200_sxm.csv \
   collectives/h200_sxm.csv $NETWORKS
 
 fit b200-sxm "--prefer aic_vllm_torch --prefer aic_trt_fp8_dynquant" gemm/b200_sxm.csv gemm_train_layouts/b200_sxm.csv \
   attention/b200_sxm_fwd.csv attention/gb200_train.csv \
   membound/b200_sxm.csv membound/gb200.csv membound/h100_sxm.csv fused_ops/h100_sxm.csv \
   membound/gh200_train.csv membound/a100_sxm_train.csv \
-  collectives/b200_sxm.csv $NETWORKS
+  moe_grouped_gemm/b200_sxm_fused_fwd.csv moe_grouped_gemm/b200_sxm_train.csv \
+  moe_dispatch_combine/b200_sxm.csv collectives/b200_sxm.csv $NETWORKS
 
 GRACE="membound/b200_sxm.csv membound/h100_sxm.csv fused_ops/h100_sxm.csv membound/gh200_train.csv
   membound/a100_sxm_train.csv $NETWORKS"
 fit gb200 "" gemm/gb200.csv gemm_train_layouts/b200_sxm.csv \
   attention/gb200_fwd.csv attention/gb200_train.csv membound/gb200.csv \
+  moe_grouped_gemm/gb200_fused_fwd.csv moe_dispatch_combine/gb200.csv \
   collectives/gb200.csv collectives/gb300.csv $GRACE
 fit gb300 "" gemm/gb300.csv gemm_train_layouts/b200_sxm.csv attention/gb300_train.csv \
   membound/gb300.csv collectives/gb300.csv collectives/gb200.csv $GRACE

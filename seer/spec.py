@@ -162,6 +162,12 @@ class TrainingSpec:
         "optimizer", "activations": held in host memory.
     routing_imbalance : float
         Largest load of an expert-parallel rank over the mean (1 = balanced).
+    expert_loads : tuple of float
+        Tokens of each expert in any unit, instead of `routing_imbalance`: experts are held by the
+        ranks in order, and the fullest rank counts.
+    lora_rank : int
+        Rank of LoRA adapters on the layers' dense GEMMs, whose weights are then frozen; 0 = all
+        weights are trained.
     optimizer : str
     """
 
@@ -173,6 +179,8 @@ class TrainingSpec:
     recompute_modules: tuple[str, ...] = ()
     offload: tuple[str, ...] = ()
     routing_imbalance: float = 1.0
+    expert_loads: tuple[float, ...] = ()
+    lora_rank: int = 0
     optimizer: str = "adam"
 
     @property

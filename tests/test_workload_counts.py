@@ -142,3 +142,33 @@ def test_weight_gradients_contract_over_the_tokens() -> None:
     assert row["train_pass"] == Pass.wgrad
     row = work.row(work.name.index("fc1 dgrad"))
     assert (row["m"], row["n"], row["k"]) == (32, 64, 128)
+
+
+def test_lora_trains_the_adapters_alone() -> None:
+    # Hu et al. 2021, section 4.1: W x + B A x with W frozen. Per layer four GEMMs, rank 4:
+    # forward adds 2 T r (k + n) flop, backward twice that, and W's weight gradient is gone
+    plain = jobs.job(micro_batches=1)
+    job = jobs.job(micro_batches=1, training={"lora_rank": 4})
+    tokens, h, ffn, vocab = 32, 64, 256, 512
+    widths = (h + 3 * h) + (h + h) + (h + ffn) + (ffn + h)
+    frozen = 8 * 2 * tokens * (4 * h * h + 2 * h * ffn) + 2 * tokens * h * vocab
+    added = 8 * 3 * 2 * tokens * 4 * widths
+    difference = total_flop(unfolded(job)) - total_flop(unfolded(plain))
+    assert difference == pytest.approx(added - frozen, rel=1e-12)
+
+
+def test_lora_reduces_and_updates_the_adapters_alone() -> None:
+    counts = collectives(unfolded(jobs.job(dp=2, training={"lora_rank": 4})), "dp")
+    per_layer = 4 * (2 * 64 + 3 * 64 + 64 + 2 * 64 + 256 + 256)
+    assert counts == {("all_reduce", 2.0 * 8 * per_layer): 1}
+
+
+def test_a_histogram_of_expert_loads_means_its_fullest_rank() -> None:
+    model = {"experts": 4, "top_k": 2, "expert_ffn_hidden": 64}
+    loads = (3.0, 1.0, 2.0, 2.0)  # two ranks: 4 and 4; four ranks: 3 against a mean of 2
+    for ep, expected in ((2, 1.0), (4, 1.5)):
+        training = {"expert_loads": loads}
+        job = jobs.job(dp=4, ep=ep, etp=1, model=model, training=training)
+        work = lay_out(job, jobs.template()).work
+        row = work.row(work.name.index("expert fc1 forward"))
+        assert row["m"] * row["batch"] == pytest.approx(32 * 2 * expected)

@@ -1,8 +1,8 @@
-"""The operators of expert layers: a law of few numbers, corrected by measured neighbours.
+"""Operators with a law of their own: few numbers, corrected by measured neighbours.
 
-Two operators share the form: the fused MLP of the experts on one rank, and the dispatch or combine
-of their tokens. The law says how time follows from the shape; the residual of the measurements is
-kept on lines along the number of tokens.
+The fused MLP of the experts on one rank, the dispatch or combine of their tokens, the optimizer
+step. The law says how time follows from the shape; the residual of the measurements is kept on
+lines along one of its sizes.
 """
 
 from __future__ import annotations
@@ -68,6 +68,13 @@ def _dispatch_s(x: Shape, p: Mapping[str, float]) -> Floats:
     return np.asarray(p["latency_s"] + x["tokens"] * per_token * (1.0 + p["ramp_sms"] / x["sms"]))
 
 
+def _optimizer_s(x: Shape, p: Mapping[str, float]) -> Floats:
+    """Traffic of the states, and the launches of every layer's tensors."""
+    return np.asarray(
+        p["latency_s"] + x["parameters"] * p["parameter_s"] + x["layers"] * p["layer_s"]
+    )
+
+
 @dataclass(frozen=True)
 class Law:
     """How time follows from shape.
@@ -76,7 +83,7 @@ class Law:
     ----------
     time_s : function of shape and parameters
     columns : tuple of str
-        Sizes of a shape; the first, tokens, is the axis of the lines.
+        Sizes of a shape; the first (tokens, parameters) is the axis of the lines.
     scale : tuple of float
         Distance weights of the other sizes, chosen by the error at hidden shapes.
     start : mapping
@@ -117,17 +124,23 @@ LAWS: Mapping[str, Law] = {
         (1.0, 1.0, 0.3, 1.0, 0.0),
         {"latency_s": 3e-5, "elements_per_s": 4e11, "token_s": 1e-9, "ramp_sms": 2.0},
     ),
+    "optimizer": Law(
+        _optimizer_s,
+        ("parameters", "layers"),
+        (1.0,),
+        {"latency_s": 1e-4, "parameter_s": 2e-11, "layer_s": 5e-4},
+    ),
 }
 
 
 @dataclass(frozen=True)
 class LawCurve:
-    """Times of one operator of expert layers on one software stack.
+    """Times of one such operator on one software stack.
 
     Attributes
     ----------
     kind : str
-        "grouped_gemm", "dispatch" or "combine".
+        "grouped_gemm", "dispatch", "combine" or "optimizer".
     key : mapping of str to str
         What tells the curve from its neighbours: stack, dtype, routing; stack, n_nodes.
     law : str
@@ -154,7 +167,7 @@ class LawCurve:
     def evaluate(self, x: Shape) -> Estimate:
         """Durations of n shapes, columns as in the law."""
         law = LAWS[self.law]
-        near = self.lines.at(law.places(x), x["tokens"])
+        near = self.lines.at(law.places(x), x[law.columns[0]])
         residual = near.value * np.exp(-near.outside / self.fade)
         time_s = law.time_s(x, self.parameters) * np.exp(residual)
         origin = origin_of(near.distance, near.outside)

@@ -23,7 +23,7 @@ class Measurements:
       tokens, hidden, inter, topk, experts, moe_tp, moe_ep
     - dispatch: phase ("dispatch", "combine"), n_nodes, stack, tokens, hidden, topk, experts, sms,
       ranks
-    - optimizer: dtype, variant, parameters, layers
+    - optimizer: dtype, stack, parameters, layers
     - collective: collective, n_ranks, n_nodes, ranks_per_node, dtype, message_bytes, fabric,
       library, series
 

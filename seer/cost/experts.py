@@ -31,7 +31,11 @@ def price_experts(work: WorkTable, rows: Rows, calibration: Calibration, sheet: 
     activations. The residual belongs to the whole and is left out; its size is the spread.
     """
     grouped = work.kind[rows] == OperatorKind.grouped_gemm
-    curves = [(i, c) for i, c in enumerate(calibration.curves) if _is_fused(c)]
+    curves = [
+        (i, c)
+        for i, c in enumerate(calibration.curves)
+        if isinstance(c, LawCurve) and c.law == "experts" and c.key["routing"] == ROUTING
+    ]
     asked = rows[grouped & (work.train_pass[rows] != Pass.backward)]
     if not len(asked) or not curves:
         return rows
@@ -48,17 +52,10 @@ def price_experts(work: WorkTable, rows: Rows, calibration: Calibration, sheet: 
     return rows[~done]
 
 
-def _is_fused(curve: object) -> bool:
-    return (
-        isinstance(curve, LawCurve) and curve.law == "experts" and curve.key["routing"] == ROUTING
-    )
-
-
-def _choice(curves: list[tuple[int, object]], dtype: str) -> tuple[int, LawCurve] | None:
+def _choice(curves: list[tuple[int, LawCurve]], dtype: str) -> tuple[int, LawCurve] | None:
     """The fastest stack at a training-sized product, of the data type or its nearest kin."""
-    fused = [(i, c) for i, c in curves if isinstance(c, LawCurve)]
     for name in (dtype, *_KIN.get(dtype, ())):
-        same = [(i, c) for i, c in fused if c.key["dtype"] == name]
+        same = [(i, c) for i, c in curves if c.key["dtype"] == name]
         if same:
             return min(same, key=lambda pair: _reference_s(pair[1]))
     return None

@@ -42,6 +42,7 @@ def price_gemms(
     every = rows
     curves = [(i, c) for i, c in enumerate(calibration.curves) if isinstance(c, GemmCurve)]
     preferred = [pair for pair in curves if pair[1].stack in calibration.prefer]
+    rows = _price_named(work, rows, curves, sheet)
     rows = _price_grouped(work, rows, curves, sheet)
     rows = price_experts(work, rows, calibration, sheet)
     label = np.array(
@@ -68,6 +69,19 @@ def price_gemms(
     if len(grouped):
         sheet.origin[grouped] = np.maximum(sheet.origin[grouped], Origin.derived)
         sheet.note("grouped GEMMs are priced as plain ones of the same total size")
+
+
+def _price_named(work: WorkTable, rows: Rows, curves: Indexed, sheet: Sheet) -> Rows:
+    """Fill rows whose variant names a software stack, or `stack/variant`; returns the rows left."""
+    names = np.array([work.variant[i] for i in rows.tolist()], object)
+    left = np.ones(len(rows), bool)
+    for index, curve in curves:
+        own = [f"{curve.stack}/{curve.variant}", *[curve.stack] * (curve.variant in _PLAIN)]
+        mine = left & np.isin(names, own) & (work.dtype[rows] == DType[curve.dtype])
+        mine &= work.train_pass[rows] == Pass[curve.train_pass]
+        _fill(work, rows[mine], index, curve, sheet)
+        left &= ~mine
+    return rows[left]
 
 
 def _price_grouped(work: WorkTable, rows: Rows, curves: Indexed, sheet: Sheet) -> Rows:

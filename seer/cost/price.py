@@ -9,8 +9,8 @@ from seer.calibration import Calibration, PolynomialCurve
 from seer.cluster import Cluster
 from seer.cost.attention import price_attention
 from seer.cost.collectives import price_communication
-from seer.cost.matrix import price_gemms
 from seer.cost.dispatch import price_dispatch
+from seer.cost.matrix import price_gemms
 from seer.cost.physics import bound_s
 from seer.cost.polynomial import price_polynomial
 from seer.cost.pricing import Pricing, Sheet

@@ -28,9 +28,11 @@ def fit_accumulate(
     """
     times: dict[tuple[str, int, int, int], float] = {}
     for table in tables:
-        columns = (table[c] for c in ("train_pass", "m", "n", "k"))
-        for (passes, m, n, k), time_s in zip(zip(*columns, strict=True), table.time_s, strict=True):
-            times.setdefault((str(passes), int(m), int(n), int(k)), float(time_s))
+        columns = (table[c] for c in ("variant", "train_pass", "m", "n", "k"))
+        for row, time_s in zip(zip(*columns, strict=True), table.time_s, strict=True):
+            variant, passes, m, n, k = row
+            if variant == "":
+                times.setdefault((str(passes), int(m), int(n), int(k)), float(time_s))
     shares, shapes = [], []
     for (passes, m, n, k), time_s in times.items():
         plain = [times.get(("forward", k, m, n)), times.get(("dgrad", k, n, m))]

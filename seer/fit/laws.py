@@ -1,4 +1,4 @@
-"""Fits of the laws of expert layers, and of the residual around them."""
+"""Fits of laws, and of the residual around them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from seer.fit.validation import Mask, error_summary, held_out_errors, spread_fro
 
 Floats = NDArray[np.float64]
 
-LAW_OF = {"experts": "experts", "dispatch": "dispatch"}
+LAW_OF = {"experts": "experts", "dispatch": "dispatch", "optimizer": "optimizer"}
 """Kind of a measurement table -> the law of its times."""
 
-KEYS = {"experts": ("dtype", "routing"), "dispatch": ("phase", "n_nodes")}
+KEYS = {"experts": ("dtype", "routing"), "dispatch": ("phase", "n_nodes"), "optimizer": ()}
 """Columns that tell curves apart, beside the stack."""
 
 FEWEST_POINTS = 12
@@ -55,7 +55,7 @@ def fit_law(table: Measurements, form: str, licence: Callable[[str], str], date:
     x = {name: np.asarray(table[name], np.float64) for name in law.columns}
     blank = LawCurve(
         info=describe(table, form, licence, date, law.columns),
-        kind=str(table["phase"][0]) if table.kind == "dispatch" else "grouped_gemm",
+        kind=_kind(table),
         key={name: _text(table[name][0]) for name in (*KEYS[table.kind], "stack")},
         law=LAW_OF[table.kind],
         parameters=law.start,
@@ -64,7 +64,7 @@ def fit_law(table: Measurements, form: str, licence: Callable[[str], str], date:
     )
     _, groups = np.unique(law.places(x), axis=0, return_inverse=True)
     choice, log_error, distance = _choose(blank, x, table.time_s, groups.reshape(-1), form)
-    error = error_summary(log_error, "whole shapes, all numbers of tokens")
+    error = error_summary(log_error, f"whole shapes, all {law.columns[0]}")
     return replace(
         _averaged(_fit(blank, x, table.time_s, form), choice),
         info=describe(table, form, licence, date, law.columns, error),
@@ -86,7 +86,7 @@ def _choose(
             if key not in drafts:  # the fit does not depend on the averaging
                 drafts[key] = _fit(whole, _where(x, seen), time_s[seen], form)
             part, asked = _averaged(drafts[key], choice), _where(x, hidden)
-            distance = part.lines.at(law.places(asked), asked["tokens"]).distance
+            distance = part.lines.at(law.places(asked), asked[law.columns[0]]).distance
             return np.log(part.evaluate(asked).time_s / time_s[hidden]), distance
 
         return held_out_errors(groups, predict)
@@ -95,6 +95,12 @@ def _choose(
     if not np.isfinite(found[0][1]).any():
         return found[0]
     return min(found, key=lambda one: float(np.abs(one[1]).mean()))
+
+
+def _kind(table: Measurements) -> str:
+    if table.kind == "dispatch":
+        return str(table["phase"][0])
+    return {"experts": "grouped_gemm"}.get(table.kind, table.kind)
 
 
 def _text(value: object) -> str:
@@ -128,5 +134,5 @@ def _fit(blank: LawCurve, x: Shape, time_s: Floats, form: str) -> LawCurve:
     residual = np.log(time_s / law.time_s(x, found))
     if form == "roofline":
         residual = np.zeros_like(residual)
-    lines = Lines.from_points(law.places(x), x["tokens"], residual, law.scale)
+    lines = Lines.from_points(law.places(x), x[law.columns[0]], residual, law.scale)
     return replace(blank, parameters=found, lines=lines)

@@ -55,6 +55,8 @@ class _Training(Spec):
     recompute_modules: Annotated[list[RecomputeModule], Field(default_factory=list)]
     offload: Annotated[list[Literal["optimizer", "activations"]], Field(default_factory=list)]
     routing_imbalance: Annotated[float, Field(ge=1.0, le=1e6)] = 1.0
+    expert_loads: Annotated[list[Annotated[float, Field(ge=0)]], Field(default_factory=list)]
+    lora_rank: Size = 0
     optimizer: Literal["adam"] = "adam"
 
 
@@ -250,6 +252,8 @@ def _draft(spec: _Job, place: str, folder: Path | None) -> Job:
             recompute_modules=tuple(training.recompute_modules),
             offload=tuple(training.offload),
             routing_imbalance=float(training.routing_imbalance),
+            expert_loads=tuple(training.expert_loads),
+            lora_rank=training.lora_rank,
             optimizer=training.optimizer,
         ),
         parallelism=ParallelismSpec(dp=gpus if given is None else 1),

@@ -80,12 +80,16 @@ def recognise(header: list[str], path: str) -> Layout:
 
 def _gemm(cells: Cells) -> Iterable[Part]:
     bias = cells["bias"] == "True" if "bias" in cells else False
+    variant = np.full(len(cells["m"]), "linear" if "layer" in cells else "", object)
+    if "accumulate" in cells:  # into the fp32 buffer is the rule, into 16 bits the exception
+        short = (cells["accumulate"] == "True") & (cells["out_dtype"] != "fp32")
+        variant[short] = "16bit_accumulate"
     yield part_of(
         "gemm",
         all_rows(cells),
         cells,
         dtype=text_of(cells, "dtype", DTYPES),
-        variant="linear" if "layer" in cells else "",
+        variant=variant,
         train_pass=text_of(cells, "train_pass", PASSES, "forward"),
         m=cells["m"],
         n=cells["n"],
@@ -157,7 +161,7 @@ def _optimizer(cells: Cells) -> Iterable[Part]:
         all_rows(cells),
         cells,
         dtype="fp16",
-        variant=cells["optimizer"],
+        stack=cells["optimizer"],
         parameters=cells["params_estimated"],
         layers=cells["layers"],
     )

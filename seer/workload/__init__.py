@@ -2,10 +2,10 @@
 
 from seer.workload.assemble import copies_of_streams, fold, unfold, unfolded_size
 from seer.workload.memory import virtual_stage_layers
-from seer.workload.passes import matrix_type
 from seer.workload.peaks import peak_bytes, stage_bytes
 from seer.workload.plan import Plan, lay_out
 from seer.workload.schedules import SCHEDULES, Order, Schedule, Slot
+from seer.workload.shapes import matrix_type
 
 __all__ = [
     "SCHEDULES",

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+import numpy as np
+
+from seer.errors import InfeasibleError
 from seer.graph import OperatorKind
 from seer.graph.template import LayerTemplate
 from seer.spec import Job, LayerKind
-from seer.workload.memory import dense_and_expert
+from seer.workload.memory import dense_and_expert, embedding_parameters
 from seer.workload.passes import Operators, PassWriter, active_operators
 from seer.workload.program import Program, Rows
 from seer.workload.schedules import Slot
@@ -33,7 +36,7 @@ def template_values(job: Job) -> dict[str, float]:
         "micro_batch": training.micro_batch,
         "sequence": training.sequence_length,
         "dtype_bytes": 4 if training.storage == "fp32" else 2,
-        "routing_imbalance": training.routing_imbalance,
+        "routing_imbalance": imbalance(job),
         "hidden": model.hidden,
         "heads": model.heads,
         "kv_heads": model.kv_heads,
@@ -62,6 +65,25 @@ def template_values(job: Job) -> dict[str, float]:
         "cp_all_to_all": float(parallelism.cp_comm == "a2a"),
         "sequence_parallel": float(parallelism.sequence_parallel),
     } | dict(job.framework.parameters)
+
+
+def imbalance(job: Job) -> float:
+    """Load of the fullest expert-parallel rank over the mean.
+
+    Raises InfeasibleError when the loads are not one for each expert.
+    """
+    training, experts = job.training, job.model.experts
+    if not training.expert_loads:
+        return training.routing_imbalance
+    loads = np.array(training.expert_loads)
+    if len(loads) != experts or loads.sum() <= 0:
+        raise InfeasibleError(
+            f"{len(loads)} expert loads do not describe {experts} experts",
+            where="training.expert_loads",
+            hint="one load for each expert, not all zero",
+        )
+    by_rank = loads.reshape(job.parallelism.ep, -1).sum(axis=1)
+    return float(by_rank.max() / by_rank.mean())
 
 
 class ChunkWriter:
@@ -122,7 +144,7 @@ class ChunkWriter:
             number += run
         if last:
             parts += self._predictions(backward=False)
-            parts.append(self._outside("head", backward=False))
+            parts.append(self._outside("head", backward=False, beside_embedding=first))
         return parts
 
     def _weight_parts(self, kinds: Sequence[LayerKind]) -> list[Part]:
@@ -141,7 +163,7 @@ class ChunkWriter:
     def _backward_parts(
         self, kinds: Sequence[LayerKind], first: bool, last: bool, weights: bool
     ) -> list[Part]:
-        parts = [self._outside("head", backward=True)] if last else []
+        parts = [self._outside("head", backward=True, beside_embedding=first)] if last else []
         parts += self._predictions(backward=True) if last else []
         number = len(kinds)
         for kind, run in reversed(_runs(kinds)):
@@ -160,11 +182,15 @@ class ChunkWriter:
         parts += [self._outside("embedding", backward=True)] if first else []
         return parts
 
-    def _outside(self, name: str, backward: bool) -> Part:
-        """Embedding or head."""
+    def _outside(self, name: str, backward: bool, beside_embedding: bool = False) -> Part:
+        """Embedding or head. Tied, a head beside the embedding has no weights of its own."""
         program = Program()
         model = self._job.model
-        weights = (model.vocab * model.hidden / self._job.parallelism.tp, 0.0)
+        of_embedding, of_head = embedding_parameters(model)
+        if beside_embedding and model.tied_embeddings:
+            of_head = 0
+        count = of_embedding if name == "embedding" else of_head
+        weights = (count / self._job.parallelism.tp, 0.0)
         operators = self.section(name)
         if backward:
             self._writer.backward(program, operators)
@@ -176,15 +202,20 @@ class ChunkWriter:
 
     def _predictions(self, backward: bool) -> list[Part]:
         """Multi-token prediction: a projection, a layer of the last kind and a head each."""
-        model = self._job.model
+        model, parallelism = self._job.model, self._job.parallelism
+        kind = model.layer_kind(model.layers - 1)
+        dense, expert = self._layer_weights(kind)
+        weights = (dense + 2 * model.hidden**2 / parallelism.tp, expert)
         parts = []
         for _ in range(model.mtp_layers):
             program = Program()
-            kind = model.layer_kind(model.layers - 1)
+            if not backward or parallelism.reshard_after_forward:
+                self._gather(program, weights)
             sections = (self.section("prediction"), self.layer(kind), self.section("head"))
             operators = Operators(tuple(i for s in sections for i in s.items))
             if backward:
                 self._writer.backward(program, operators, self._again)
+                self._reduce(program, weights)
             else:
                 self._writer.forward(program, operators)
             parts.append(Part(program))
@@ -237,8 +268,8 @@ class ChunkWriter:
 
     def _reduce(self, program: Program, weights: tuple[float, float]) -> None:
         """Reduce a layer's gradients in every micro-batch (ZeRO-2 and 3)."""
-        if self._job.parallelism.zero < 2:
-            return
+        if self._job.parallelism.zero < 2 or self._job.training.lora_rank:
+            return  # adapters are small: their gradients are reduced at the end of the step
         each = self._job.framework.grad_reduce_bytes[self._job.training.storage]
         for group, count in zip(("shard", "edp"), weights, strict=True):
             row = self._sharded_row(OperatorKind.reduce_scatter, group, count * each)
@@ -276,7 +307,8 @@ class ChunkWriter:
         per_parameter = self._job.framework.grad_accumulate_bytes.get(
             self._job.training.storage, 0.0
         )
-        if per_parameter and self._job.micro_batches > 1:
+        frozen = self._job.training.lora_rank > 0
+        if per_parameter and self._job.micro_batches > 1 and not frozen:
             weights = sum(self._layer_weights(kind))
             program.compute(
                 self._rows.id_of(

@@ -69,6 +69,27 @@ def dense_and_expert(job: Job, kind: LayerKind) -> tuple[float, float]:
     return dense, per_rank
 
 
+def lora_parameters(job: Job) -> float:
+    """Weights of one layer's adapters on one rank: rank x (inputs + outputs) of each dense GEMM.
+
+    Column-parallel GEMMs (qkv, fc1) split their outputs over tp, row-parallel ones their inputs.
+    Experts have none.
+    """
+    model, tp, rank = job.model, job.parallelism.tp, job.training.lora_rank
+    qkv = (model.heads + 2 * model.kv_heads) * model.head_dim
+    attention = 2 * model.hidden + (qkv + model.heads * model.head_dim) / tp
+    wide = (2 if model.gated else 1) * model.ffn_hidden
+    mlp = 2 * model.hidden + (wide + model.ffn_hidden) / tp
+    return rank * (attention + mlp)
+
+
+def trained_parameters(job: Job) -> list[tuple[float, float]]:
+    """Dense and expert weights of each virtual stage on one rank that are trained."""
+    if not job.training.lora_rank:
+        return virtual_stage_parameters(job)
+    return [(n * lora_parameters(job), 0.0) for n in virtual_stage_layers(job)]
+
+
 def virtual_stage_parameters(job: Job) -> list[tuple[float, float]]:
     """Dense and expert weights of each virtual stage on one rank."""
     tp, model = job.parallelism.tp, job.model
@@ -106,7 +127,7 @@ def stage_parameters(job: Job, held_by: Sequence[Sequence[int]]) -> tuple[StageP
     (Rajbhandari et al. 2020, section 3).
     """
     framework, precision = job.framework, job.training.storage
-    counts = virtual_stage_parameters(job)
+    counts, trained = virtual_stage_parameters(job), trained_parameters(job)
     offloaded = "optimizer" in job.training.offload
 
     def held(dense: float, expert: float, per_parameter: float, level: int) -> float:
@@ -115,17 +136,17 @@ def stage_parameters(job: Job, held_by: Sequence[Sequence[int]]) -> tuple[StageP
 
     stages = []
     for chunks in held_by:
-        dense = sum(counts[v][0] for v in chunks)
-        expert = sum(counts[v][1] for v in chunks)
+        dense, expert = (sum(counts[v][side] for v in chunks) for side in (0, 1))
+        ours, experts = (sum(trained[v][side] for v in chunks) for side in (0, 1))
         stages.append(
             StageParameters(
                 dense=dense,
                 expert=expert,
                 parameter_bytes=held(dense, expert, framework.param_bytes[precision], 3),
-                gradient_bytes=held(dense, expert, framework.grad_bytes[precision], 2),
+                gradient_bytes=held(ours, experts, framework.grad_bytes[precision], 2),
                 optimizer_bytes=0.0
                 if offloaded
-                else held(dense, expert, framework.optimizer_bytes[precision], 1),
+                else held(ours, experts, framework.optimizer_bytes[precision], 1),
             )
         )
     return tuple(stages)

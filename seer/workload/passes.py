@@ -18,26 +18,16 @@ from seer.graph.template import TemplateOperator
 from seer.spec import Job
 from seer.workload.groups import process_groups
 from seer.workload.program import Program, Rows
+from seer.workload.shapes import (
+    accumulates_in_gemm,
+    matrix_type,
+    role_variants,
+    shape_columns,
+)
 
 Item = tuple[TemplateOperator, Mapping[str, float]]
 """An operator of a template and the numbers of its formula columns."""
 Items = Sequence[Item]
-
-MATRIX_TYPES = {
-    "fp8": DType.fp8,
-    "fp8-block": DType.fp8_block,
-    "mxfp8": DType.mxfp8,
-    "nvfp4": DType.nvfp4,
-}
-"""Type of the layers' GEMMs by precision; the others compute in the type they store."""
-
-FLASH_BACKWARD_FLOP = 2.5
-"""Backward flop of flash attention over forward: five GEMMs against two (Dao 2023, section 3.1)."""
-
-
-def matrix_type(precision: str) -> DType:
-    """Type that the layers' GEMMs compute in; "bf16", "fp16" and "fp32" in what they store."""
-    return MATRIX_TYPES.get(precision) or DType[precision]
 
 
 @dataclass(frozen=True)
@@ -84,6 +74,7 @@ class PassWriter:
         }
         self._variants = role_variants(job)
         self._accumulates = accumulates_in_gemm(job)
+        self._lora_rank = job.training.lora_rank
 
     def forward(self, program: Program, operators: Operators, module: str = "") -> None:
         """Append the forward pass; of one module only when it is named (recomputation)."""
@@ -95,6 +86,8 @@ class PassWriter:
                 self._communicate(program, items, position, Pass.forward)
             elif op.kind == OperatorKind.gemm:
                 self._gemm(program, items, position, Pass.forward, step=1)
+                for adapter, shape in self._adapters(op, values) if _has_weight(op, values) else ():
+                    program.compute(self._adapter_row(adapter, shape, Pass.forward))
             elif values.get("ring", 1) > 1:
                 self._ring(program, op, values, Pass.forward)
             else:
@@ -109,7 +102,7 @@ class PassWriter:
             gathers, _, _ = _before_gemm(operators.items, position)
             for gather in gathers:
                 program.communicate(self._row(*gather, Pass.wgrad), gather[0].group)
-            program.compute(self._row(op, values, Pass.wgrad))
+            self._weight_gradient(program, op, values)
 
     def backward(
         self,
@@ -139,7 +132,7 @@ class PassWriter:
                     self._communicate(program, items, position, Pass.backward)
             elif values.get("ring", 1) > 1:
                 self._ring(program, op, values, Pass.backward)
-            elif op.kind != OperatorKind.memory or values.get("backward_hbm_bytes", 0) > 0:
+            elif self._has_backward(op, values):
                 program.compute(self._row(op, values, Pass.backward))
             position -= 1
 
@@ -157,13 +150,57 @@ class PassWriter:
             program.communicate(row, gather[0].group, beside=1 if overlap else 0)
         self._gemm(program, items, position, Pass.dgrad, step=-1)
         if weights and not overlap:
-            program.compute(self._row(op, values, Pass.wgrad))
+            self._weight_gradient(program, op, values)
         for collective in collectives:
             row = self._row(*collective, Pass.backward)
             program.communicate(row, collective[0].group, beside=1 if overlap else 0)
         if overlap:
-            program.compute(self._row(op, values, Pass.wgrad))
+            self._weight_gradient(program, op, values)
         return following
+
+    def _has_backward(self, op: TemplateOperator, values: Mapping[str, float]) -> bool:
+        """A memory-bound operator may have none; the embedding's is its weight gradient."""
+        if op.kind != OperatorKind.memory:
+            return True
+        frozen = bool(self._lora_rank) and op.variant == "embedding"
+        return values.get("backward_hbm_bytes", 0) > 0 and not frozen
+
+    def _weight_gradient(
+        self, program: Program, op: TemplateOperator, values: Mapping[str, float]
+    ) -> None:
+        """The gradient of the weights, or with LoRA those of the adapters alone.
+
+        Frozen weights need none (Hu et al. 2021, section 4.1); the adapters' four small products
+        stand for both gradients of both.
+        """
+        if not self._lora_rank:
+            program.compute(self._row(op, values, Pass.wgrad))
+            return
+        for adapter, shape in self._adapters(op, values):
+            for passes in (Pass.dgrad, Pass.wgrad):
+                program.compute(self._adapter_row(adapter, shape, passes))
+
+    def _adapters(
+        self, op: TemplateOperator, values: Mapping[str, float]
+    ) -> list[tuple[str, dict[str, float]]]:
+        """The two products that LoRA adds to a dense GEMM of the layers: [m, k] to r to [m, n]."""
+        if not self._lora_rank or values.get("precise") or op.kind != OperatorKind.gemm:
+            return []
+        rank = float(self._lora_rank)
+        down = {"m": values["m"], "n": rank, "k": values["k"]}
+        up = {"m": values["m"], "n": values["n"], "k": rank}
+        return [(f"{op.name} adapter down", down), (f"{op.name} adapter up", up)]
+
+    def _adapter_row(self, name: str, shape: Mapping[str, float], passes: Pass) -> int:
+        row = {
+            "name": f"{name} {passes.name}",
+            "kind": int(OperatorKind.gemm),
+            "dtype": int(self._storage),
+            "train_pass": int(passes),
+        }
+        return self._rows.id_of(
+            row | shape_columns(OperatorKind.gemm, shape, passes, self._storage.size_bytes)
+        )
 
     def group_size(self, group: str) -> int:
         """Ranks of a group."""
@@ -259,7 +296,7 @@ class PassWriter:
             "train_pass": int(passes),
             "variant": variant,
         }
-        row |= _shape(op.kind, values, passes, self._storage.size_bytes)
+        row |= shape_columns(op.kind, values, passes, self._storage.size_bytes)
         if variant == "fp32_accumulate":
             row["hbm_bytes"] += ACCUMULATE_BYTES * row["batch"] * row["m"] * row["n"]
         return self._rows.id_of(row)
@@ -281,38 +318,6 @@ class PassWriter:
                 **columns,
             }
         )
-
-
-def accumulates_in_gemm(job: Job) -> bool:
-    """Whether the weight-gradient GEMM itself adds to a gradient buffer in fp32."""
-    framework, precision = job.framework, job.training.storage
-    return (
-        framework.grad_bytes.get(precision) == 4.0
-        and framework.grad_accumulate_bytes.get(precision, 0.0) == 0.0
-        and precision != "fp32"
-    )
-
-
-def role_variants(job: Job) -> dict[str, str]:
-    """Which measured kernel plays each role of the layer template, for this model and framework."""
-    activation = {"geglu": "swiglu", "relu": "squared_relu"}.get(
-        job.model.activation, job.model.activation
-    )
-    roles = {
-        "norm": job.model.norm,
-        "activation": activation,
-        "residual": "bias_dropout_add"
-        if job.framework.parameters.get("dropout")
-        else "residual_add",
-        "softmax_core": "causal_softmax",
-        "loss": "cross_entropy",
-    }
-    named = {role: job.framework.variants.get(variant, variant) for role, variant in roles.items()}
-    return (
-        dict(job.framework.variants)
-        | named
-        | {role: variant for role, variant in job.framework.variants.items() if role in roles}
-    )
 
 
 def _is_gemm_beside(items: Items, position: int, step: int) -> bool:
@@ -341,51 +346,3 @@ def _before_gemm(items: Items, position: int) -> tuple[list[Item], list[Item], i
 def _has_weight(op: TemplateOperator, values: Mapping[str, float]) -> bool:
     matrix = op.kind in (OperatorKind.gemm, OperatorKind.grouped_gemm)
     return matrix and bool(values.get("weight", 1))
-
-
-def _shape(
-    kind: OperatorKind, values: Mapping[str, float], passes: Pass, dtype_bytes: float
-) -> dict[str, Any]:
-    """Shape columns, flop and bytes of a compute operator in a pass."""
-    m, n, k = (int(values.get(c, 0)) for c in ("m", "n", "k"))
-    batch = int(values.get("batch", 1))
-    if kind in (OperatorKind.gemm, OperatorKind.grouped_gemm):
-        # forward C[m,n] = A[m,k] B[k,n]; input gradient [m,k] over n; weight gradient [n,k] over m
-        if passes == Pass.dgrad:
-            n, k = k, n
-        elif passes == Pass.wgrad:
-            m, n, k = n, k, m
-        gemms = 2 if passes == Pass.backward else 1
-        return {
-            "m": m,
-            "n": n,
-            "k": k,
-            "batch": batch,
-            "flop": 2.0 * gemms * batch * m * n * k,
-            "hbm_bytes": float(gemms * batch * dtype_bytes * (m * k + k * n + m * n)),
-        }
-    if kind == OperatorKind.attention:
-        heads, kv_heads = int(values["heads"]), int(values["kv_heads"])
-        causal = bool(values.get("causal", 0))
-        flop = 4.0 * batch * heads * m * n * k * (0.5 if causal else 1.0)
-        backward = passes != Pass.forward
-        return {
-            "m": m,
-            "n": n,
-            "k": k,
-            "batch": batch,
-            "heads": heads,
-            "kv_heads": kv_heads,
-            "causal": causal,
-            "flop": flop * (FLASH_BACKWARD_FLOP if backward else 1.0),
-            "hbm_bytes": float(
-                batch * dtype_bytes * k * 2 * (heads * m + kv_heads * n) * (2 if backward else 1)
-            ),
-        }
-    forward = passes == Pass.forward
-    return {
-        "m": m,
-        "n": n,
-        "batch": batch,
-        "hbm_bytes": float(values["hbm_bytes" if forward else "backward_hbm_bytes"]),
-    }

@@ -123,14 +123,13 @@ def write_segment(
 def overlap_segments(forward: Segment, backward: Segment, rows: Rows) -> Segment:
     """A forward and a backward of two micro-batches as one segment (DualPipe).
 
-    Operators keep their order within each half and are interleaved by how far along their half they
-    are, so that communication of one half runs beside compute of the other. Source: DeepSeek-V3
-    report, section 3.2.1.
+    Operators keep their order within each half. A half is cut into blocks behind its
+    communication, and the blocks of both halves take turns, so that one half computes while the
+    other communicates. Source: DeepSeek-V3 report, section 3.2.1 and figure 4.
     """
     halves = [forward, backward]
-    inner = [np.arange(1, len(half) - 1) for half in halves]  # without the joins
-    progress = np.concatenate([(i - 0.5) / max(len(i), 1) for i in inner])
-    half = np.repeat([0, 1], [len(i) for i in inner])
+    progress = np.concatenate([_block_progress(half.stream[1:-1]) for half in halves])
+    half = np.repeat([0, 1], [len(h) - 2 for h in halves])  # without the joins
     order = np.lexsort((half, progress))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(1, len(order) + 1)
@@ -157,6 +156,13 @@ def overlap_segments(forward: Segment, backward: Segment, rows: Rows) -> Segment
         alloc_bytes=forward.alloc_bytes + backward.alloc_bytes,
         free_bytes=forward.free_bytes + backward.free_bytes,
     )
+
+
+def _block_progress(stream: NDArray[np.int8]) -> NDArray[np.float64]:
+    """How far along its half the block of each operator is; a block ends with communication."""
+    after_communication = np.concatenate([[False], stream[:-1] != COMPUTE])
+    number = np.cumsum(after_communication & (stream == COMPUTE))
+    return np.asarray((number + 0.5) / (number[-1] + 1 if len(number) else 1))
 
 
 def _edges(parts: Sequence[Part], starts: NDArray[np.int64]) -> Pairs:

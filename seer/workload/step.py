@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from seer.graph import OperatorKind
 from seer.spec import Job
 from seer.workload.groups import ProcessGroup, process_groups
-from seer.workload.memory import shards, virtual_stage_parameters
+from seer.workload.memory import shards, trained_parameters
 from seer.workload.program import Rows
 from seer.workload.schedules import Schedule
 
@@ -61,7 +61,7 @@ class StepRows:
 
 def write_step(job: Job, rows: Rows, layers: Sequence[int], schedule: Schedule) -> StepRows:
     """Write the rows; `layers` are those of each virtual stage."""
-    counts = virtual_stage_parameters(job)
+    counts = trained_parameters(job)
     held_by = schedule.virtual_stage.tolist()
     groups = process_groups(job.parallelism)
     return StepRows(
@@ -106,7 +106,7 @@ def _both(
     With ZeRO-2 and 3 gradients are reduced in every micro-batch instead, and with ZeRO-3 parameters
     are gathered there too.
     """
-    zero = job.parallelism.zero
+    zero = min(job.parallelism.zero, 1) if job.training.lora_rank else job.parallelism.zero
     done_elsewhere = zero >= 2 if backward else zero >= 3 or zero == 0
     found = []
     for name, parameters in zip(("dp", "edp"), counts, strict=True):
@@ -165,7 +165,8 @@ def ends_of(schedule: Schedule) -> tuple[int, int]:
 
 def _embedding_row(job: Job, rows: Rows, ends: tuple[int, int]) -> int:
     parallelism, model, cluster = job.parallelism, job.model, job.cluster
-    if ends[0] == ends[1] or not model.tied_embeddings:
+    frozen = job.training.lora_rank > 0
+    if ends[0] == ends[1] or not model.tied_embeddings or frozen:
         return -1
     distance = abs(ends[1] - ends[0]) * parallelism.stage_ranks
     per_parameter = job.framework.grad_reduce_bytes[job.training.storage]

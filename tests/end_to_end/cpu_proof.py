@@ -9,7 +9,8 @@ shape with it. A step must be forecast within its bar, or within twice the sprea
 its own rounds where that is larger.
 
 `--clock busy` counts the time that a process ran: on a machine that others use too, the wall clock
-says how busy the others are. Collectives, and steps that wait for them, are always by the wall.
+says how busy the others are. Collectives are always by the wall, and so are steps of two processes:
+of these, the ones count in which no thread waited for a core.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ REPEATS, VISITS = 20, 10
 STEPS, ROUNDS = 24, 12
 """Steps of each configuration, and in how many visits."""
 
+QUIET = 0.03
+"""A step is undisturbed when its threads waited for a core less than this share of it."""
+
 SINGLE = {
     "measured": Config("base"),
     "anchors": (
@@ -76,7 +80,7 @@ class Steps:
 
     def __init__(self, team: Team, configs: list[Config]) -> None:
         self.team, self.configs, self.done = team, configs, 0
-        self.times: dict[Config, list[list[tuple[float, float]]]] = {c: [] for c in configs}
+        self.times: dict[Config, list[list[tuple[float, ...]]]] = {c: [] for c in configs}
 
     def between(self, done: int, total: int) -> None:
         """Keep the share of steps done at the share of operators done."""
@@ -85,9 +89,8 @@ class Steps:
             config = self.configs[self.done % len(self.configs)]
             found = self.team.call(timed_steps, config, STEPS // ROUNDS)
             # a step of several ranks ends when the last one does
-            self.times[config].append(
-                [(max(r[0] for r in s), max(r[1] for r in s)) for s in zip(*found, strict=True)]
-            )
+            steps = [tuple(max(c) for c in zip(*s, strict=True)) for s in zip(*found, strict=True)]
+            self.times[config].append(steps)
             self.done += 1
 
     def medians(self, config: Config, which: int) -> tuple[float, float]:
@@ -95,6 +98,11 @@ class Steps:
         rounds = [statistics.median(t[which] for t in r) for r in self.times[config]]
         every = statistics.median(t[which] for r in self.times[config] for t in r)
         return every, statistics.stdev(rounds) / every
+
+    def quiet(self, config: Config) -> list[float]:
+        """Wall times of the steps in which no rank waited for a core longer than `QUIET`."""
+        every = (t for r in self.times[config] for t in r)
+        return [wall for wall, _, waited in every if waited <= QUIET * wall]
 
 
 def session(plan: dict[str, Any], ranks: int, clock: str) -> dict[str, Any]:
@@ -126,8 +134,16 @@ def session(plan: dict[str, Any], ranks: int, clock: str) -> dict[str, Any]:
         found = forecast(job, calibration=calibration, template=template, slowdown=slowdown)
         wall_s, wall_spread = steps.medians(config, 0)
         busy_s, busy_spread = steps.medians(config, 1)
-        compared = busy_s if busy and ranks == 1 else wall_s
-        spread = busy_spread if busy and ranks == 1 else wall_spread
+        quiet = steps.quiet(config)
+        if not busy:
+            compared, spread, by = wall_s, wall_spread, "wall"
+        elif ranks == 1:
+            compared, spread, by = busy_s, busy_spread, "busy"
+        elif len(quiet) >= 2:
+            compared, by = statistics.median(quiet), f"wall of {len(quiet)} undisturbed steps"
+            spread = statistics.stdev(quiet) / compared
+        else:
+            compared, spread, by = wall_s, wall_spread, "wall, all steps disturbed"
         error = found.iteration_time_s / compared - 1.0
         exposed = found.breakdown.exposed_communication_s
         rows.append(
@@ -137,6 +153,7 @@ def session(plan: dict[str, Any], ranks: int, clock: str) -> dict[str, Any]:
                 "interval_s": found.interval_s,
                 "exposed_communication_s": exposed,
                 "measured_s": compared,
+                "measured_by": by,
                 "error": error,
                 "spread_of_medians": spread,
                 "bar": bar,
@@ -186,7 +203,7 @@ def show(result: dict[str, Any]) -> None:
             f"{row['name']:<20}{row['forecast_s']:>9.3f}s{row['measured_s']:>9.3f}s"
             f"{row['error']:>+8.1%}{row['spread_of_medians']:>8.1%}{row['bar']:>6.0%}"
             f"  {'yes' if row['within'] else 'NO'}   (wall {row['wall_s']:.3f}, busy "
-            f"{row['busy_s']:.3f} s, {row['steps']} steps)"
+            f"{row['busy_s']:.3f} s, {row['steps']} steps; by {row['measured_by']})"
         )
     for line in result["skipped"]:
         print("skipped", line)

@@ -6,6 +6,8 @@ of the layer template `transformer` with the framework preset `pytorch-ddp`.
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -128,13 +130,26 @@ def _step_of(config: Config) -> Any:
     return _READY[config]
 
 
-def timed_steps(config: Config, count: int) -> list[tuple[float, float]]:
-    """(wall, busy) seconds of `count` steps in this process; one more goes before, untimed."""
+def timed_steps(config: Config, count: int) -> list[tuple[float, float, float]]:
+    """(wall, busy, waited) seconds of `count` steps in this process; one more goes before, untimed.
+
+    `waited` is how long threads of this process were ready to run and had no core.
+    """
     step = _step_of(config)
     step()
     found = []
     for _ in range(count):
-        wall, busy = time.perf_counter(), time.process_time()
+        wall, busy, waited = time.perf_counter(), time.process_time(), _waited_s()
         step()
-        found.append((time.perf_counter() - wall, time.process_time() - busy))
+        ends = time.perf_counter(), time.process_time(), _waited_s()
+        found.append((ends[0] - wall, ends[1] - busy, ends[2] - waited))
     return found
+
+
+def _waited_s() -> float:
+    """Run-queue delay of all threads so far (Linux); 0 where it is not told."""
+    total = 0
+    for path in glob.glob("/proc/self/task/*/schedstat"):
+        with contextlib.suppress(OSError, IndexError, ValueError), open(path) as file:
+            total += int(file.read().split()[1])
+    return total * 1e-9
