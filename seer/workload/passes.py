@@ -1,4 +1,4 @@
-"""One layer's forward and backward, as operators over two streams.
+"""One layer's forward and backward, as operators over the streams of a rank.
 
 A layer template lists the forward operators of a layer in order. Its backward is derived here: the
 list in reverse, every weight GEMM as two operators (input gradient, weight gradient), conjugate
