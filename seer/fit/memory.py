@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from seer.calibration import Measurements, MemoryCurve
 from seer.fit.describe import describe
-from seer.fit.validation import Mask, error_summary, held_out_errors, spread_from
+from seer.fit.validation import Mask, error_summary, held_out_errors, held_out_summary, spread_from
+from seer.graph import DType
 
 Floats = NDArray[np.float64]
 
@@ -25,6 +26,9 @@ _COLUMN_GAIN = 0.85
 error at the measured row lengths while it costs little at hidden ones (`_COLUMN_LOSS`)."""
 
 _COLUMN_LOSS = 1.1
+
+LARGE_BYTES = 1e6
+"""From here on bandwidth counts and not the launch: scored apart."""
 
 _FEW_ROWS, _MANY_ROWS = 8, 128
 """Up to the first, a kernel waits for its single rows; from the second, every SM has one."""
@@ -47,7 +51,10 @@ def fit_memory(
     """Fit one curve to measurements of one operator, implementation and pass."""
     size, columns, rows = (np.asarray(table[c], np.float64) for c in ("hbm_bytes", "cols", "rows"))
     elements = rows * columns
-    own = 0.0 if variant == "generic" else float(np.median(size / elements))
+    # the curve's convention is that of two-byte elements (`MemoryCurve.bytes_per_element`)
+    known = {dtype.name: 2.0 / dtype.size_bytes for dtype in DType if dtype.size_bytes}
+    two_byte = np.array([known.get(str(d), 1.0) for d in table["dtype"]])
+    own = 0.0 if variant == "generic" else float(np.median(size / elements * two_byte))
     names = ("rows", "cols", "hbm_bytes")
     blank = MemoryCurve(
         info=describe(table, form, licence, date, names),
@@ -81,7 +88,15 @@ def fit_memory(
             plain, split = (_fit(blank, *shape, by) for by in (False, True))
             by_columns |= _miss(split, *shape) < _COLUMN_GAIN * _miss(plain, *shape)
         log_error = finer if by_columns else log_error
-    error = error_summary(log_error, "whole sizes" if few else "whole row lengths")
+    near = np.zeros(len(log_error))
+    by = "whole sizes" if few else "whole row lengths"
+    error = held_out_summary(log_error, near, groups.reshape(-1), by)
+    large = size >= LARGE_BYTES
+    if 0 < large.sum() < len(size):
+        part = error_summary(log_error[large], by)
+        error |= {
+            f"large_{key}": part[key] for key in ("median_ape", "p90_ape", "n") if key in part
+        }
     return replace(
         _fit(blank, size, columns, rows, table.time_s, by_columns, ceiling),
         info=describe(table, form, licence, date, names, error),
