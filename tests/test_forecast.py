@@ -131,3 +131,11 @@ def test_slower_links_never_make_a_step_faster() -> None:
     seconds = [t.iteration_time_s for t in times]
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[0] > seconds[-1]
+
+
+def test_offloaded_states_take_no_memory_and_the_unpriced_traffic_is_said() -> None:
+    job = read_job("llama3-8b-64xh100")
+    away = replace(job, training=replace(job.training, offload=("optimizer",)))
+    stays, goes = forecast(job), forecast(away)
+    assert goes.peak_bytes.max() < stays.peak_bytes.max()
+    assert any("optimizer states are held in host memory" in w for w in goes.warnings)

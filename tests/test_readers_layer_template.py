@@ -46,11 +46,14 @@ def test_the_shipped_transformer_multiplies_as_often_as_a_transformer_does() -> 
         **{"micro_batch": 1, "sequence": 128, "hidden": 64, "heads": 4, "kv_heads": 4},
         **{"head_dim": 16, "ffn": 256, "vocab": 1000, "tp": 1, "gated": 0, "dropout": 0},
         **{"sequence_parallel": 0, "rope": 0, "learned_positions": 1, "fused_attention": 0},
-        **{"separate_bias": 0, "qkv_copies": 0, "fused_loss": 0},
+        **{"separate_bias": 0, "qkv_copies": 0, "fused_loss": 0, "window": 0},
+        **{"cp": 1, "cp_p2p": 0, "cp_all_gather": 0, "cp_all_to_all": 0, "experts": 0, "ep": 1},
+        **{"etp": 1, "top_k": 0, "shared_ffn": 0, "expert_ffn": 0, "routing_imbalance": 1},
+        **{"qk_nope_head_dim": 0, "qk_rope_head_dim": 0},
     }
     values = shipped.values(given)
     flop = 0.0
-    for operator in shipped.sections["layer"]:
+    for operator in (*shipped.sections["attention"], *shipped.sections["mlp"]):
         if operator.kind is OperatorKind.gemm and operator.exists(values):
             row = operator.evaluate(values)
             flop += 2 * row["m"] * row["n"] * row["k"] * row.get("batch", 1)

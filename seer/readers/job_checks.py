@@ -6,6 +6,7 @@ The first check that fails raises InfeasibleError with the values and a way out.
 from __future__ import annotations
 
 from seer.errors import InfeasibleError, UsageError, nearest
+from seer.readers.job_limits import check_plan_size, check_sizes
 from seer.spec import Job
 
 PEAK_OF = {"fp8": "fp8", "fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
@@ -19,6 +20,7 @@ not listed check their own needs."""
 
 def check_job(job: Job) -> None:
     """Raise InfeasibleError, naming the values and a way out, when the plan cannot run."""
+    check_sizes(job, job.gpus)
     for check in (
         _precision,
         _tensor_parallel,
@@ -29,6 +31,7 @@ def check_job(job: Job) -> None:
         _schedule,
         _layers,
         _micro_batches,
+        check_plan_size,
     ):
         check(job)
 
@@ -126,6 +129,12 @@ def _context(job: Job) -> None:
     plan, length = job.parallelism, job.training.sequence_length
     if plan.cp == 1:
         return
+    if not job.framework.parameters.get("fused_attention", 0) and job.model.mla is None:
+        what = f"cp is {plan.cp}, but the framework preset {job.framework.name} has no fused "
+        _refuse(job, "parallelism.cp", what + "attention to split", "another framework, or cp 1")
+    if plan.cp_comm == "p2p" and any(job.model.layer_kind(i).window for i in _some_layers(job)):
+        what = f"{job.model.name} has layers with a window, which a ring over cp {plan.cp} "
+        _refuse(job, "parallelism.cp_comm", what + "does not have", "use all_gather or a2a")
     pieces = plan.cp if plan.cp_comm == "a2a" else 2 * plan.cp
     if length % pieces:
         what = f"the sequence length {length} cannot be cut into {pieces} pieces for cp {plan.cp}"
@@ -135,6 +144,10 @@ def _context(job: Job) -> None:
         what = f"the number of heads {job.model.heads} cannot be divided by tp x cp = "
         what += f"{plan.tp} x {plan.cp}"
         _refuse(job, "parallelism.cp_comm", what, "a2a splits the heads: use p2p or all_gather")
+
+
+def _some_layers(job: Job) -> range:
+    return range(min(job.model.layers, 4096))
 
 
 def _sharding(job: Job) -> None:

@@ -11,7 +11,7 @@ from seer.errors import InfeasibleError
 from seer.graph import OperatorKind
 from seer.graph.template import LayerTemplate
 from seer.spec import Job, LayerKind
-from seer.workload.memory import dense_and_expert, embedding_parameters
+from seer.workload.memory import dense_and_expert, embedding_parameters, parameter_bytes
 from seer.workload.passes import Operators, PassWriter, active_operators
 from seer.workload.program import Program, Rows
 from seer.workload.schedules import Slot
@@ -23,9 +23,6 @@ _NAMES = {
     Slot.input_grad: "input gradient",
     Slot.weight_grad: "weight gradient",
 }
-
-PARAMETER_BYTES = 2.0
-"""Gathered parameters travel in 16 bits (FSDP mixed precision, distributed optimizer)."""
 
 
 def template_values(job: Job) -> dict[str, float]:
@@ -211,26 +208,41 @@ class ChunkWriter:
             program = Program()
             if not backward or parallelism.reshard_after_forward:
                 self._gather(program, weights)
-            sections = (self.section("prediction"), self.layer(kind), self.section("head"))
-            operators = Operators(tuple(i for s in sections for i in s.items))
+            layer, head = self._prediction(kind), self.section("head")
             if backward:
-                self._writer.backward(program, operators, self._again)
+                self._writer.backward(program, head)
+                if self._recompute == "full":
+                    self._writer.forward(program, layer)
+                self._writer.backward(program, layer, self._again)
                 self._reduce(program, weights)
             else:
-                self._writer.forward(program, operators)
+                self._writer.forward(program, layer)
+                self._writer.forward(program, head)
             parts.append(Part(program))
         return parts
 
+    def _prediction(self, kind: LayerKind) -> Operators:
+        """What comes before the head in a multi-token prediction."""
+        return Operators((*self.section("prediction").items, *self.layer(kind).items))
+
     def _saved_bytes(self, kinds: Sequence[LayerKind], first: bool, last: bool) -> float:
-        if self._recompute == "full":  # the layer's input, whole on every tp rank
-            split = self._job.parallelism.tp if self._job.parallelism.sequence_parallel else 1
-            layers = len(kinds) * self._values["full_message"] / split
-        else:
-            layers = sum(self.layer(k).kept_bytes(self._again) for k in kinds)
+        saved = sum(self._kept_bytes(self.layer(k)) for k in kinds)
         if "activations" in self._job.training.offload:
-            layers = 0.0  # in host memory until backward
+            saved = 0.0  # in host memory until backward
         extras = [n for n, present in (("embedding", first), ("head", last)) if present]
-        return layers + sum(self.section(n).saved_bytes for n in extras)
+        saved += sum(self.section(n).saved_bytes for n in extras)
+        model = self._job.model
+        if last and model.mtp_layers:
+            prediction = self._prediction(model.layer_kind(model.layers - 1))
+            each = self._kept_bytes(prediction) + self.section("head").saved_bytes
+            saved += model.mtp_layers * each
+        return saved
+
+    def _kept_bytes(self, layer: Operators) -> float:
+        if self._recompute != "full":
+            return layer.kept_bytes(self._again)
+        split = self._job.parallelism.tp if self._job.parallelism.sequence_parallel else 1
+        return self._values["full_message"] / split  # the input, whole on every tp rank
 
     def _working_bytes(self, kinds: Sequence[LayerKind]) -> float:
         """What a backward holds beside what was saved: a recomputed layer, gathered weights."""
@@ -249,7 +261,7 @@ class ChunkWriter:
         if self._job.parallelism.zero >= 3:  # this layer's and the prefetched one's
             gathered = (
                 2
-                * PARAMETER_BYTES
+                * parameter_bytes(self._job)
                 * max((sum(self._layer_weights(k)) for k in distinct), default=0.0)
             )
         return rerun + gathered
@@ -262,7 +274,9 @@ class ChunkWriter:
         if self._job.parallelism.zero < 3:
             return
         for group, count in zip(("shard", "edp"), weights, strict=True):
-            row = self._sharded_row(OperatorKind.all_gather, group, count * PARAMETER_BYTES)
+            row = self._sharded_row(
+                OperatorKind.all_gather, group, count * parameter_bytes(self._job)
+            )
             if row >= 0:
                 program.gather(row, group)
 

@@ -69,6 +69,15 @@ def dense_and_expert(job: Job, kind: LayerKind) -> tuple[float, float]:
     return dense, per_rank
 
 
+def parameter_bytes(job: Job) -> float:
+    """Bytes of a gathered parameter on the wire: that of the compute type.
+
+    Source: FSDP's mixed precision and Megatron's distributed optimizer gather in 16 bits; plain
+    fp32 has nothing narrower.
+    """
+    return 4.0 if job.training.storage == "fp32" else 2.0
+
+
 def lora_parameters(job: Job) -> float:
     """Weights of one layer's adapters on one rank: rank x (inputs + outputs) of each dense GEMM.
 

@@ -29,6 +29,12 @@ Item = tuple[TemplateOperator, Mapping[str, float]]
 """An operator of a template and the numbers of its formula columns."""
 Items = Sequence[Item]
 
+DISCARDED = ("layernorm", "moe_act", "mla_up_proj")
+"""Modules whose output is dropped too and made again for its reader: Megatron-LM,
+`--recompute-modules`, "output-discarding checkpointing"; the others keep input and output."""
+PARTS = {"moe": ("moe", "moe_act", "shared_experts")}
+"""A module that holds others: Megatron's "moe" runs the whole MoE layer again."""
+
 
 @dataclass(frozen=True)
 class Operators:
@@ -49,9 +55,20 @@ class Operators:
     def kept_bytes(self, recomputed: Collection[str]) -> float:
         """`saved_bytes` without the inside of modules that backward runs again.
 
-        The input of such a module is kept: it is the output of the operator before it.
+        What an operator saves is the output of the one before it. That is dropped when both stand
+        in one module that runs again, or when the one before it is the end of a module whose output
+        is discarded.
         """
-        return sum(v.get("saves", 0.0) for op, v in self.items if op.module not in recomputed)
+        kept, before = 0.0, ""
+        for op, values in self.items:
+            if op.kind in COMMUNICATION:
+                continue
+            module = _recomputed_module(op, recomputed)
+            inside = module and module == before and module not in DISCARDED
+            behind = before in DISCARDED and module != before
+            kept += 0.0 if inside or behind else values.get("saves", 0.0)
+            before = module
+        return kept
 
 
 def active_operators(section: Sequence[TemplateOperator], values: Mapping[str, float]) -> Operators:
@@ -78,7 +95,7 @@ class PassWriter:
 
     def forward(self, program: Program, operators: Operators, module: str = "") -> None:
         """Append the forward pass; of one module only when it is named (recomputation)."""
-        items = [i for i in operators.items if not module or i[0].module == module]
+        items = [i for i in operators.items if not module or _is_part(i[0], module)]
         for position, (op, values) in enumerate(items):
             if op.passes in ("backward", "wgrad"):
                 continue
@@ -121,9 +138,10 @@ class PassWriter:
         waiting = set(recomputed)
         while position >= 0:
             op, values = items[position]
-            if op.module in waiting:
-                waiting.remove(op.module)
-                self.forward(program, operators, op.module)
+            again = _recomputed_module(op, recomputed)
+            if again in waiting:
+                waiting.remove(again)
+                self.forward(program, operators, again)
             if _has_weight(op, values):
                 position = self._backward_gemm(program, items, position, weights)
                 continue
@@ -318,6 +336,16 @@ class PassWriter:
                 **columns,
             }
         )
+
+
+def _is_part(op: TemplateOperator, module: str) -> bool:
+    return op.module in PARTS.get(module, (module,))
+
+
+def _recomputed_module(op: TemplateOperator, recomputed: Collection[str]) -> str:
+    """The module that an operator is recomputed with, the outermost; "" when it is not."""
+    found = [module for module in recomputed if _is_part(op, module)]
+    return max(found, key=lambda module: module in PARTS, default="")
 
 
 def _is_gemm_beside(items: Items, position: int, step: int) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from seer.graph import OperatorKind
 from seer.spec import Job
 from seer.workload.groups import ProcessGroup, process_groups
-from seer.workload.memory import shards, trained_parameters
+from seer.workload.memory import parameter_bytes, shards, trained_parameters
 from seer.workload.program import Rows
 from seer.workload.schedules import Schedule
 
@@ -127,7 +127,7 @@ def _buckets(
     """
     precision = job.training.storage
     if not backward:
-        kind, each = OperatorKind.all_gather, 2.0
+        kind, each = OperatorKind.all_gather, parameter_bytes(job)
     else:
         sharded = job.parallelism.zero >= 1
         kind = OperatorKind.reduce_scatter if sharded else OperatorKind.all_reduce
@@ -148,8 +148,10 @@ def _buckets(
         for size in sizes.tolist()
     ]
     ends = np.cumsum(sizes)
-    position = ends if backward else ends - sizes
-    depth = np.floor(position / parameters * layers * (1 - 1e-12)).astype(np.int64)
+    # a boundary between two layers belongs to the layer before it at the end of a bucket, and to
+    # the layer behind it at the start of one
+    position, nudge = (ends, 1 - 1e-12) if backward else (ends - sizes, 1 + 1e-12)
+    depth = np.floor(position / parameters * layers * nudge).astype(np.int64)
     depth = np.clip(depth, 0, max(layers - 1, 0))
     layer = layers - 1 - depth if backward else depth
     return Buckets(group.name, np.array(work_id, np.int32), layer.astype(np.int32))

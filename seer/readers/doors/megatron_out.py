@@ -188,6 +188,7 @@ _WHEN_ABSENT: dict[str, Any] = {
     "reshard_after_forward": True,
     "routing_imbalance": 1.0,
     "recompute_modules": [],
+    "expert_loads": [],
     "offload": [],
     "layers_per_stage": [],
     "sequence_parallel": False,
