@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from seer.errors import InfeasibleError
 from seer.readers import read_layer_template
+from seer.readers.job_limits import check_plan_size
 from seer.spec import Job, ParallelismSpec
 from seer.workload import lay_out, peak_bytes
 
@@ -38,7 +39,9 @@ def choose_parallelism(job: Job) -> tuple[ParallelismSpec, str]:
             zero=int(dp > 1),
             sequence_parallel=tp > 1,
         )
-        plan = lay_out(replace(job, parallelism=parallelism), template)
+        candidate = replace(job, parallelism=parallelism)
+        check_plan_size(candidate)
+        plan = lay_out(candidate, template)
         if peak_bytes(plan).max() <= capacity:
             experts = f", ep {ep}" if ep > 1 else ""
             rule = f"tp {tp}, pp {pp}, dp {dp}{experts} chosen: the smallest tp x pp that fits"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from math import lcm
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,42 @@ class Cluster:
     def nodes_spanned(self, stride: int, size: int) -> tuple[int, int]:
         """Nodes that a group of `size` ranks at rank distance `stride` spans, and ranks per node.
 
-        Ranks are packed onto nodes in order, as Megatron and DeepSpeed launch them.
+        Ranks are packed onto nodes in order, as Megatron and DeepSpeed launch them. Groups that
+        are no divisor of a node sit differently: the answer is the one that crosses most nodes,
+        and of those the fewest ranks that it has on one of them, since that node's NICs limit it.
 
         >>> cluster = Cluster("c", Device("d", 1, 1, {}, ""), 8, (), "")
         >>> cluster.nodes_spanned(stride=1, size=8), cluster.nodes_spanned(stride=4, size=8)
         ((1, 8), (4, 2))
+        >>> cluster.nodes_spanned(stride=1, size=6)  # ranks 6 to 11 are two and four
+        (2, 2)
         """
-        per_node = max(1, min(size, self.devices_per_node // max(stride, 1)))
-        return -(-size // per_node), per_node
+        return _worst_group(self.devices_per_node, max(stride, 1), size)
+
+
+@lru_cache(maxsize=4096)
+def _worst_group(per_node: int, stride: int, size: int) -> tuple[int, int]:
+    """Most nodes of any group, and the fewest ranks of such a group on one node."""
+    if stride >= per_node:
+        return size, 1
+    block = stride * size
+    if per_node % block == 0:
+        return 1, size
+    if per_node % stride == 0 and block % per_node == 0:
+        return block // per_node, per_node // stride
+    # Groups repeat after lcm(block, per_node) ranks: only where they start in a node matters.
+    starts = {
+        (first + offset) % per_node
+        for first in range(0, lcm(block, per_node), block)
+        for offset in range(stride)
+    }
+    return min(
+        (_placed(start, per_node, stride, size) for start in starts),
+        key=lambda placed: (-placed[0], placed[1]),
+    )
+
+
+def _placed(start: int, per_node: int, stride: int, size: int) -> tuple[int, int]:
+    """Nodes and fewest ranks on one of them, of the group that starts at rank `start`."""
+    on_node = Counter(rank // per_node for rank in range(start, start + stride * size, stride))
+    return len(on_node), min(on_node.values())

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seer.calibration import CurveInfo
-from seer.cost.physics import peak_of
+from seer.cost.price import least_s
 from seer.errors import UsageError, nearest
-from seer.forecast import Forecast, time_by_work
-from seer.graph import DType, OperatorKind, Origin
+from seer.forecast import Forecast
+from seer.graph import DType, OperatorKind, Origin, Pass
+from seer.timeline.rank_view import RankView
+
+Floats = NDArray[np.float64]
 
 HIDDEN_KINDS = (OperatorKind.segment, OperatorKind.fixed)
 
@@ -25,18 +29,20 @@ class Explanation:
     ----------
     name : str
     work : mapping
-        The row of the work table (kind, shape, flop, bytes, group).
+        The row of the work table (shape, flop, bytes, group); kind, dtype and train_pass by name.
     time_s : float
         Duration of one.
     count : float
-        How often the reported rank runs it in one iteration.
+        How often the reported rank runs it in one iteration, transfers that it receives included;
+        0 = it runs on another stage.
     share : float
         Of the iteration time.
     origin : str
     spread : float
         Standard deviation of log(time), NaN when unknown.
     bound_s : float
-        The physical bound: flop over peak, bytes over nominal HBM bandwidth.
+        The physical bound that pricing holds it to: flop over peak, bytes over nominal HBM
+        bandwidth (unless the cache may serve them), message over the links; 0 = none.
     achieved : mapping
         flop_per_s and hbm_bytes_per_s, or bytes_per_s of a message.
     curve : CurveInfo or None
@@ -82,20 +88,46 @@ def explain(forecast: Forecast, operator: str, points: int = 5) -> tuple[Explana
         )
     seconds = _seconds_by_work(forecast)
     rows = [w for w in range(len(work)) if work.name[w] in wanted]
-    return tuple(_explain_row(forecast, w, float(seconds[w]), points) for w in rows)
+    pricing = forecast.pricing
+    bound = least_s(work, forecast.calibration, forecast.job.cluster, pricing.curve, pricing.origin)
+    return tuple(
+        _explain_row(forecast, w, float(seconds[w]), float(bound[w]), points) for w in rows
+    )
 
 
-def _seconds_by_work(forecast: Forecast) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return time_by_work(forecast.plan, forecast.played, forecast.rank)
+def _seconds_by_work(forecast: Forecast) -> Floats:
+    """Seconds that each work row keeps a stream of the reported rank busy. float64[W].
+
+    What sits in a stream of that rank counts, whoever owns it: a transfer keeps its receiver busy
+    as long as its sender, so the rows of a group add up to the total of its communication.
+    """
+    played, n_rows = forecast.played, len(forecast.plan.work)
+    view = RankView.of(played.graph, played.timeline, forecast.rank)
+    seconds = np.zeros(n_rows)
+    seconds += np.bincount(view.work_id, weights=view.duration_s, minlength=n_rows)
+    counts = np.bincount(view.work_id, minlength=n_rows)
+    for row, (graph, timeline) in played.segments.items():
+        seconds[row] = 0.0
+        inner = np.bincount(graph.work_id, weights=timeline.duration_s, minlength=n_rows)
+        seconds += counts[row] * inner
+    return seconds
 
 
-def _explain_row(forecast: Forecast, w: int, seconds: float, points: int) -> Explanation:
-    work, pricing = forecast.plan.work, forecast.pricing
-    row = work.row(w)
+def _named(row: Mapping[str, Any]) -> dict[str, Any]:
+    names = {
+        "kind": OperatorKind(row["kind"]).name,
+        "dtype": DType(row["dtype"]).name,
+        "train_pass": Pass(row["train_pass"]).name,
+    }
+    return {**row, **names}
+
+
+def _explain_row(
+    forecast: Forecast, w: int, seconds: float, bound_s: float, points: int
+) -> Explanation:
+    pricing = forecast.pricing
+    row = forecast.plan.work.row(w)
     time_s = float(pricing.time_s[w])
-    cluster = forecast.job.cluster
-    peak = peak_of(DType(row["dtype"]).name, cluster)
-    bound = max(row["flop"] / peak, row["hbm_bytes"] / cluster.device.hbm_bytes_per_s)
     rates = {
         "flop_per_s": row["flop"],
         "hbm_bytes_per_s": row["hbm_bytes"],
@@ -105,13 +137,13 @@ def _explain_row(forecast: Forecast, w: int, seconds: float, points: int) -> Exp
     found = forecast.calibration.curves[curve] if curve >= 0 else None
     return Explanation(
         name=row["name"],
-        work=row,
+        work=_named(row),
         time_s=time_s,
         count=seconds / time_s if time_s else 0.0,
         share=seconds / forecast.iteration_time_s,
         origin=Origin(pricing.origin[w]).name,
         spread=float(pricing.spread[w]),
-        bound_s=float(bound),
+        bound_s=bound_s,
         achieved={k: v / time_s for k, v in rates.items() if v and time_s},
         curve=found.info if found else None,
         nearest_points=tuple(found.nearest_points(row, points)) if found else (),

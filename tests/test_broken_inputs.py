@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from seer.cli import main
+from seer.readers import shipped
 
 JOB: dict[str, Any] = {
     "model": {"layers": 4, "hidden": 512, "heads": 8, "ffn_hidden": 2048, "vocab": 32000},
@@ -26,10 +27,15 @@ JOB: dict[str, Any] = {
     "parallelism": {"tp": 2},
 }
 NINE: dict[str, Any] = {**JOB["model"], "heads": 9, "head_dim": 64}
+MANY: dict[str, Any] = {**JOB["model"], "experts": 10**9, "top_k": 1, "expert_ffn_hidden": 64}
 FIXED: dict[str, Any] = {"name": "a", "kind": "fixed", "time_s": 1}
 BILLION: dict[str, Any] = {"repeat": 10**9, "operators": [FIXED]}
 PRODUCT: dict[str, Any] = {"name": "g", "kind": "gemm", "m": 1, "n": 1, "k": 1}
 GEMM_HEADER = "dtype,m,n,k,time_us,source\n"
+RING = (
+    "collective,n_ranks,n_nodes,ranks_per_node,dtype,message_bytes,fabric,library,series,time_us\n"
+    "{},{},{},{},fp32,1048576,{},nccl,a,100\n"
+)
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -103,6 +109,14 @@ JOBS: list[tuple[str, str, Content, int, str]] = [
     ("virtual stages, no pipeline", "job.json", changed("parallelism.vpp", 2), 4, "pp is 1"),
     ("experts of a dense model", "job.json", changed("parallelism.ep", 2), 4, "no experts"),
     ("ring that cannot be cut", "job.json", changed("parallelism.cp", 3), 4, "not a multiple"),
+    ("10^9 GPUs", "job.json", changed("gpus", 10**9), 4, "gpus 1,000,000,000"),
+    ("millions of passes", "job.json", changed("training.global_batch", 10**9), 4, "passes"),
+    ("10^5 layers", "job.json", changed("model.layers", 10**5), 4, "layers 100,000"),
+    ("10^9 wide", "job.json", changed("model.hidden", 10**9), 4, "hidden 1,000,000,000"),
+    ("10^9 long", "job.json", changed("training.sequence_length", 10**9), 4, "sequence length"),
+    ("10^9 words", "job.json", changed("model.vocab", 10**9), 4, "vocab 1,000,000,000"),
+    ("10^9 experts", "job.json", changed("model", MANY), 4, "experts 1,000,000,000"),
+    ("a bucket for each weight", "job.json", changed("framework", "./fine.json"), 4, "buckets"),
 ]
 
 GRAPHS: list[tuple[str, str, Content, int, str]] = [
@@ -123,6 +137,7 @@ CLUSTERS: list[tuple[str, str, Content, int, str]] = [
     ("negative bandwidth", "c.json", "-400 Gbit/s", 2, "above zero"),
     ("zero bandwidth", "c.json", 0, 2, "above zero"),
     ("bandwidth in bytes", "c.json", "400 GB", 2, "per second"),
+    ("bandwidth without a unit", "c.json", 400, 2, "write 400 Gbit/s or 50 GB/s"),
 ]
 
 CALIBRATIONS: list[tuple[str, str, Content, int, str]] = [
@@ -141,6 +156,12 @@ TABLES: list[tuple[str, str, Content, int, str]] = [
     ("times in milliseconds", "t.csv", "dtype,m,n,k,time_ms,source\nbf16,8,8,8,1,x\n", 3, "us"),
     ("header alone", "t.csv", GEMM_HEADER, 3, ""),
     ("no usable row", "t.csv", GEMM_HEADER + "bf16,8,8,8,NaN,x\nbf16,8,8,8,-1,x\n", 3, ""),
+    ("half a row", "t.csv", GEMM_HEADER + "bf16,128.5,8,8,1,x\n", 3, "m is 128.5, not a whole"),
+    ("unknown type", "t.csv", GEMM_HEADER + "bf61,8,8,8,1,x\n", 3, "did you mean 'bf16'"),
+    ("too fast", "t.csv", GEMM_HEADER + "bf16,8192,8192,8192,1,x\n", 3, "1,100 PFLOP/s"),
+    ("one rank", "t.csv", RING.format("all_reduce", 1, 1, 1, "ib"), 3, "needs two"),
+    ("ranks that do not add up", "t.csv", RING.format("all_reduce", 8, 2, 8, "ib"), 3, "2 x 8"),
+    ("no fabric", "t.csv", RING.format("all_reduce", 16, 2, 8, " "), 3, "fabric is empty"),
     ("claims 5 GB", "t.csv", sparse, 3, "too large"),
     ("a folder without tables", "t.csv", Path.mkdir, 3, ".csv"),
     ("missing", "other.csv", None, 3, "cannot be read"),
@@ -194,6 +215,8 @@ def test_a_broken_job_is_refused(
     message: str,
 ) -> None:
     put(tmp_path / name, content)
+    preset = json.loads(shipped.find("frameworks", "nemo").read_text())
+    put(tmp_path / "fine.json", {**preset, "bucket_parameters": 1, "bucket_parameters_per_dp": 0})
     arguments = ["forecast", str(tmp_path / name), "--timeline", str(tmp_path / "out.json.gz")]
     refuse(tmp_path, capsys, arguments, code, message)
 
@@ -285,3 +308,11 @@ def test_an_unfolded_graph_above_the_limit_is_refused(
 ) -> None:
     arguments = ["forecast", "gpt3-175b-1024xa100", "--unfold", "--max-operators", "1000"]
     refuse(tmp_path, capsys, arguments, 4, "1,000")
+
+
+@pytest.mark.parametrize("threshold", ["nan", "-0.1", "inf"])
+def test_a_threshold_that_no_error_could_meet_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], threshold: str
+) -> None:
+    arguments = ["validate", str(tmp_path / "runs.csv"), f"--fail-above={threshold}"]
+    refuse(tmp_path, capsys, arguments, 2, "not a threshold")

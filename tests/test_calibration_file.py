@@ -114,7 +114,7 @@ def test_every_shipped_curve_states_source_licence_date_points_domain_and_error(
         assert "CC BY-SA" not in info.licence
 
 
-@pytest.mark.parametrize("name", shipped.names("calibrations"))
+@pytest.mark.parametrize("name", ["a100-sxm", "h100-sxm", "b200-sxm"])
 def test_shipped_gemm_curves_hold_at_hidden_training_shapes(name: str) -> None:
     first = read_calibration(name).curves[0]
     assert isinstance(first, GemmCurve)

@@ -6,9 +6,12 @@ time = overhead + bytes of the bus factor / (efficiency x nominal bandwidth of t
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seer.calibration import Calibration
@@ -21,12 +24,15 @@ from seer.calibration.collective import (
 )
 from seer.calibration.estimate import CurveInfo
 from seer.cluster import Cluster, Device, Tier
-from seer.cost.collectives import TRANSFER_SPREAD, price_communication
+from seer.cost.collectives import TRANSFER_SPREAD, communication_bound_s, price_communication
+from seer.cost.lenders import rising_with
 from seer.errors import UsageError
 from seer.graph.kinds import OperatorKind, Origin
 from seer.graph.work import WorkTable
+from seer.readers import read_calibration, read_cluster
 
-NVLINK = 300e9
+NVLINK = 600e9
+"""Per GPU; delivers more than eight NICs of 50 GB/s unless a test says otherwise."""
 SIZES = 1024.0 * 2.0 ** np.arange(25)
 
 
@@ -103,10 +109,14 @@ def test_inside_a_node_the_measured_curve_answers():
     assert (estimate.origin.item(), used.item(), notes) == (Origin.measured, 1, ())
 
 
+# Between two measured sizes a line is not one in log-log: up to 0.4 % apart with doubling sizes.
+IN_LOG_LOG = 4e-3
+
+
 def test_between_nodes_the_curve_of_that_fabric_answers():
     estimate, used, notes = price("all_reduce", 16, 2, 2.0**28, [NV, IB8])
     expected = 1e-4 + 1.875 * 2.0**28 / (0.9 * 400e9)
-    assert estimate.time_s.item() == pytest.approx(expected, rel=1e-9)
+    assert estimate.time_s.item() == pytest.approx(expected, rel=IN_LOG_LOG)
     assert (estimate.origin.item(), used.item(), notes) == (Origin.measured, 1, ())
 
 
@@ -114,17 +124,23 @@ def test_gathering_and_scattering_between_nodes_is_half_an_all_reduce():
     whole, _, _ = price("all_reduce", 16, 2, SIZES, [NV, IB8])
     for kind in ("all_gather", "reduce_scatter"):
         half, used, notes = price(kind, 16, 2, SIZES, [NV, IB8])
-        assert half.time_s.tolist() == (0.5 * whole.time_s).tolist()
+        assert half.time_s == pytest.approx(0.5 * whole.time_s, rel=1e-12)
         assert (half.origin == Origin.derived).all()
         assert (used == 1).all()
         assert "half the all-reduce" in notes[0][0]
         assert (half.spread > whole.spread).all()
 
 
-def test_an_all_gather_measured_on_the_fabric_is_not_halved_from_anything():
-    measured = between("all_gather", "ib", 1, 50e9, efficiency=0.75)
-    estimate, used, _ = price("all_gather", 2, 2, 2.0**28, [NV, IB8, measured])
-    assert estimate.time_s.item() == pytest.approx(1e-4 + 0.5 * 2.0**28 / (0.75 * 50e9), rel=1e-9)
+def test_an_all_gather_measured_with_as_many_ranks_per_node_outweighs_half_an_all_reduce():
+    # The all-gather counts in full; half of an all-reduce of the same network exp(-3) of that.
+    gather = between("all_gather", "ib", 1, 50e9, efficiency=0.75, nodes=(2,))
+    reduce = between("all_reduce", "ib", 1, 50e9, efficiency=0.95, nodes=(2,))
+    estimate, used, _ = price("all_gather", 2, 2, 2.0**28, [NV, reduce, gather])
+    own = 1e-4 + 0.5 * 2.0**28 / (0.75 * 50e9)
+    half = 0.5e-4 + 0.5 * 2.0**28 / (0.95 * 50e9)
+    foreign = np.exp(-3.0) / (1.0 + np.exp(-3.0))
+    expected = np.exp((1.0 - foreign) * np.log(own) + foreign * np.log(half))
+    assert estimate.time_s.item() == pytest.approx(expected, rel=IN_LOG_LOG)
     assert used.item() == 2
 
 
@@ -133,9 +149,9 @@ def test_a_slower_network_takes_the_time_of_an_equal_ideal_time():
     slow = cluster(network=12.5e9, fabric="hdr")
     estimate, used, notes = price("all_reduce", 16, 2, 2.0**26, [NV, IB8], slow)
     expected = 1e-4 + 1.875 * 2.0**28 / (0.9 * 400e9)
-    assert estimate.time_s.item() == pytest.approx(expected, rel=1e-9)
+    assert estimate.time_s.item() == pytest.approx(expected, rel=IN_LOG_LOG)
     assert (estimate.origin.item(), used.item()) == (Origin.derived, 1)
-    assert estimate.spread.item() == pytest.approx(np.hypot(0.05, TRANSFER_SPREAD))
+    assert estimate.spread.item() == pytest.approx(np.hypot(0.05, TRANSFER_SPREAD), rel=0.01)
     assert "by the efficiency of all_reduce on ib" in notes[0][0]
 
 
@@ -148,8 +164,8 @@ def test_oversubscription_divides_the_bandwidth_and_ends_the_measured_answer():
 
 
 def test_nvlink_limits_where_the_nics_are_faster():
-    # 8 x 50 GB/s of NICs, but NVLink delivers 0.2 x 300 = 60 GB/s, latency aside.
-    weak = inside("all_reduce", efficiency=0.2)
+    # 8 x 50 GB/s of NICs, but NVLink delivers 0.1 x 600 = 60 GB/s, latency aside.
+    weak = inside("all_reduce", efficiency=0.1)
     other = cluster(fabric="new")
     estimate, _, _ = price("all_reduce", 16, 2, 2.0**28, [weak, IB8], other)
     expected = 1e-4 + 1.875 * 2.0**28 / (0.9 * 60e9)
@@ -157,10 +173,11 @@ def test_nvlink_limits_where_the_nics_are_faster():
 
 
 def test_one_rank_per_node_borrows_from_a_fabric_measured_so():
+    # Eight ranks per node are three octaves away: exp(-6) of the weight.
     single = between("all_reduce", "ib1", 1, 50e9, overhead=2e-5, efficiency=0.96)
     estimate, used, _ = price("all_reduce", 8, 8, 2.0**28, [NV, IB8, single])
     expected = 2e-5 + 1.75 * 2.0**28 / (0.96 * 50e9)
-    assert estimate.time_s.item() == pytest.approx(expected, rel=1e-9)
+    assert estimate.time_s.item() == pytest.approx(expected, rel=IN_LOG_LOG)
     assert used.item() == 2
 
 
@@ -169,15 +186,16 @@ def test_a_fabric_without_a_nominal_bandwidth_answers_only_for_itself():
     tcp = CollectiveCurve("all_reduce", "tcp", 8, tcp.scales, tcp.info)
     estimate, used, _ = price("all_reduce", 16, 2, 2.0**20, [NV, tcp])
     assert (estimate.origin.item(), used.item()) == (Origin.assumed, -1)
-    own, used, _ = price("all_reduce", 16, 2, 2.0**20, [NV, tcp], cluster(1e9, "tcp"))
-    assert (own.origin.item(), used.item()) == (Origin.measured, 1)
+    own, used, _ = price("all_reduce", 16, 2, 2.0**20, [NV, IB8, tcp], cluster(1e9, "tcp"))
+    assert own.time_s.item() == pytest.approx(1e-4 + 1.875 * 2.0**20 / (0.9 * 8e9), rel=IN_LOG_LOG)
+    assert (own.origin.item(), used.item()) == (Origin.measured, 2)
 
 
 def test_a_transfer_between_nodes_takes_the_efficiency_of_one_nic():
     pair = between("send_recv", "ib1", 1, 50e9, overhead=1e-5, efficiency=0.65, nodes=(2,))
     on = cluster(25e9, "hdr")
     estimate, _, _ = price("send_recv", 2, 2, 1e8, [NV, IB8, pair], on)
-    assert estimate.time_s.item() == pytest.approx(1e-5 + 1e8 / (0.65 * 25e9), rel=1e-4)
+    assert estimate.time_s.item() == pytest.approx(1e-5 + 1e8 / (0.65 * 25e9), rel=IN_LOG_LOG)
 
 
 def test_an_all_to_all_sends_what_leaves_the_node_through_its_own_nic():
@@ -190,14 +208,17 @@ def test_an_all_to_all_sends_what_leaves_the_node_through_its_own_nic():
 
 
 def test_small_messages_take_the_shape_of_a_fabric_measured_there():
-    # Measured from 64 MiB only, there as slow as a line with 1 ms overhead; the finer fabric has
-    # 0.1 ms. At 1 kB neither the line (1 ms) nor less than the finer floor is the answer.
-    coarse = between("all_reduce", "roce", 8, 50e9, overhead=1e-3, sizes=SIZES[16:])
-    fine = between("all_reduce", "ib", 8, 50e9, overhead=1e-4)
+    # One scale measured from 64 MiB only, there as slow as a line with 1 ms overhead; the finer one
+    # has 0.1 ms. At 1 kB the coarse one says neither its line (1 ms) nor less than the finer floor.
+    coarse = between("all_reduce", "roce", 8, 50e9, 1e-3, nodes=(2,), sizes=SIZES[16:])
+    fine = between("all_reduce", "ib", 8, 50e9, overhead=1e-4, nodes=(2,))
     estimate, _, _ = price("all_reduce", 16, 2, SIZES, [NV, coarse, fine], cluster(fabric="roce"))
-    assert 1e-4 <= estimate.time_s[0] < 6e-4
+    # 9 points against 25: 9 / 25 against 25 / 41 of the trust
+    weight = (9 / 25) / (9 / 25 + 25 / 41)
+    both = coarse.scales[0].time_s ** weight * fine.scales[0].time_s[16:] ** (1.0 - weight)
+    assert estimate.time_s[16:] == pytest.approx(both, rel=1e-9)
+    assert 1e-4 <= estimate.time_s[0] < 2e-4
     assert (np.diff(estimate.time_s) >= 0).all()
-    assert estimate.time_s[16:] == pytest.approx(coarse.scales[0].time_s, rel=1e-9)
 
 
 def test_nodes_beyond_the_measured_ones_add_two_hops_per_doubling():
@@ -205,7 +226,7 @@ def test_nodes_beyond_the_measured_ones_add_two_hops_per_doubling():
     few, _, _ = price("all_reduce", 64, 8, 2.0**28, [NV, IB8])
     many, _, _ = price("all_reduce", 256, 32, 2.0**28, [NV, IB8])
     growth = float(bus_factor("all_reduce", 256) / bus_factor("all_reduce", 64))
-    assert many.time_s.item() == pytest.approx(few.time_s.item() * growth + 20e-6, rel=1e-6)
+    assert many.time_s.item() == pytest.approx(few.time_s.item() * growth + 20e-6, rel=2e-3)
 
 
 def test_nothing_measured_is_latency_plus_bytes_and_says_so():
@@ -218,7 +239,7 @@ def test_nothing_measured_is_latency_plus_bytes_and_says_so():
 
 
 def test_another_nvlink_lends_inside_a_node():
-    other = inside("all_reduce", nominal=600e9, fabric="nv_next")
+    other = inside("all_reduce", nominal=1200e9, fabric="nv_next")
     estimate, _, _ = price("all_reduce", 8, 1, 2.0**26, [other])
     assert estimate.time_s.item() == pytest.approx(1e-5 + 1.75 * 2.0**26 / (0.8 * NVLINK), rel=1e-9)
     assert estimate.origin.item() == Origin.derived
@@ -246,6 +267,113 @@ def test_more_bytes_never_take_less_and_no_link_is_beaten(kind, shape, network, 
         nics = network * max(1.0, n_ranks / n_nodes)
         least = sizes * (n_nodes - 1) / n_nodes / nics
     assert (estimate.time_s >= least).all()
+
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+
+
+@cache
+def lenders(name: str) -> tuple[Calibration, Cluster]:
+    """A shipped calibration on its cluster, or curves of owners that disagree by a factor of two.
+
+    The last one is what made a slower network faster: its own label says half of what a foreign
+    fabric says, and few points at many nodes say something else again.
+    """
+    if name != "hand":
+        return read_calibration(name), read_cluster({"h100-sxm": "dgx-h100"}.get(name, "dgx-a100"))
+    own = between("all_reduce", "ib", 8, 50e9, efficiency=0.45)
+    far = between("all_reduce", "ib", 8, 50e9, 5e-4, 0.8, nodes=(128,), sizes=SIZES[20:])
+    other = between("all_reduce", "other", 1, 50e9, efficiency=0.95)
+    pair = between("send_recv", "ib1", 1, 50e9, efficiency=0.65, nodes=(2,), sizes=SIZES[12:])
+    return calibration(NV, own, far, other, pair), cluster()
+
+
+def seconds(name, kind, per_node, nodes, sizes, bandwidth, oversubscription):
+    known, on = lenders(name)
+    inner, outer = on.tiers
+    outer = replace(outer, bandwidth_bytes_per_s=bandwidth, oversubscription=oversubscription)
+    row = {
+        "name": "message",
+        "kind": OperatorKind[kind],
+        "group_ranks": per_node * nodes,
+        "group_nodes": nodes,
+        "nic_share": per_node / 8,
+    }
+    work = WorkTable.from_rows([row | {"message_bytes": size} for size in np.atleast_1d(sizes)])
+    every = np.arange(len(work))
+    return price_communication(work, every, known, replace(on, tiers=(inner, outer)))[0].time_s
+
+
+ROUNDING = 1.0 - 1e-9
+SOURCES = st.sampled_from(["h100-sxm", "a100-sxm", "hand"])
+PER_NODE = st.sampled_from([1, 2, 3, 4, 8])
+NODES = st.integers(2, 4096)
+BANDWIDTH = st.floats(1e9, 4e11)
+RATIO = st.floats(1.0, 16.0)
+
+
+@given(SOURCES, st.sampled_from(KINDS), PER_NODE, NODES, BANDWIDTH, RATIO, RATIO, st.data())
+def test_less_network_more_nodes_or_more_bytes_never_take_less(
+    name, kind, per_node, nodes, bandwidth, oversubscription, more, data
+):
+    sizes = np.sort(data.draw(st.lists(st.floats(1.0, 1e11), min_size=2, max_size=6)))
+    time = seconds(name, kind, per_node, nodes, sizes, bandwidth, oversubscription)
+    assert (np.diff(time) >= -1e-9 * time[:-1]).all()
+    slower = seconds(name, kind, per_node, nodes, sizes, bandwidth / more, oversubscription)
+    assert (slower >= time * ROUNDING).all()
+    shared = seconds(name, kind, per_node, nodes, sizes, bandwidth, oversubscription * more)
+    assert (shared >= time * ROUNDING).all()
+    larger = nodes + data.draw(st.integers(1, 4096))
+    wider = seconds(name, kind, per_node, larger, sizes, bandwidth, oversubscription)
+    assert (wider >= time * ROUNDING).all()
+
+
+@given(SOURCES, st.sampled_from(KINDS), PER_NODE, NODES, BANDWIDTH, st.floats(1.0, 1e11))
+@example("h100-sxm", "all_reduce", 8, 128, 50e9, 1e9)
+@example("h100-sxm", "reduce_scatter", 8, 64, 50e9, 1e8)
+@example("a100-sxm", "all_reduce", 8, 2, 25e9, 1e9)
+def test_one_percent_of_bandwidth_is_no_jump(name, kind, per_node, nodes, bandwidth, size):
+    time = seconds(name, kind, per_node, nodes, size, bandwidth, 1.0)
+    slower = seconds(name, kind, per_node, nodes, size, 0.99 * bandwidth, 1.0)
+    assert (slower <= 1.15 * time).all()
+    relabelled = seconds(name, kind, per_node, nodes, size, bandwidth, 1.0 + 1e-9)
+    assert relabelled == pytest.approx(time, rel=1e-6)
+
+
+@pytest.mark.parametrize("per_node", [1, 4, 8])
+def test_one_node_more_is_no_jump_where_it_was_measured_least(per_node):
+    # 512 to 1,024 GPUs: five points of one report at 128 nodes do not take over
+    half = seconds("h100-sxm", "all_reduce", per_node, 64, 2.0**28, 50e9, 1.0)
+    whole = seconds("h100-sxm", "all_reduce", per_node, 128, 2.0**28, 50e9, 1.0)
+    assert 1.0 <= (whole / half).item() < 1.4
+
+
+def test_few_points_of_a_curve_that_errs_do_not_outvote_a_sweep():
+    # At 2 nodes: 25 points, error 0.05, against 5 points, error 0.5: 25/41/0.025 : 5/21/0.2725
+    sweep = between("all_reduce", "ib", 8, 50e9, efficiency=0.9, nodes=(2,))
+    report = between("all_reduce", "ib", 8, 50e9, efficiency=0.3, nodes=(2,), sizes=SIZES[20:])
+    report = replace(report, spread=CollectiveSpread(0.5, 0.5, 0.5, 0.5))
+    estimate, used, _ = price("all_reduce", 16, 2, 2.0**34, [report, sweep])
+    minor = (5 / 21 / 0.2725) / (5 / 21 / 0.2725 + 25 / 41 / 0.025)
+    slow, fast = report.scales[0].time_s[-1], sweep.scales[0].time_s[-1]
+    expected = slow**minor * fast ** (1.0 - minor)
+    assert estimate.time_s.item() == pytest.approx(expected, rel=1e-9)
+    assert used.item() == 1
+
+
+def test_a_larger_group_that_measured_faster_shares_the_mean_with_the_smaller():
+    # log times 2, 1 and 5 over 2, 4 and 8 nodes: the first two contradict and take 1.5 each
+    rising = rising_with(np.array([2.0, 4.0, 8.0]), np.array([[2.0], [1.0], [5.0]]), np.ones(3))
+    assert rising.ravel().tolist() == [1.5, 1.5, 5.0]
+
+
+def test_the_bound_is_what_the_links_need():
+    row = {"name": "message", "kind": OperatorKind.all_reduce, "message_bytes": 8e9}
+    inside_row = row | {"group_ranks": 8, "group_nodes": 1}
+    between_row = row | {"group_ranks": 16, "group_nodes": 2, "nic_share": 1.0}
+    work = WorkTable.from_rows([inside_row, between_row])
+    bound = communication_bound_s(work, np.arange(2), cluster())
+    assert bound.tolist() == pytest.approx([7e9 / NVLINK, 4e9 / 400e9 + 5e-6])
 
 
 def test_rows_that_cannot_communicate_are_named():

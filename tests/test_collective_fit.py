@@ -106,9 +106,11 @@ def test_times_that_fall_with_size_are_levelled():
 
 def test_a_coarse_clock_counts_only_where_nothing_finer_reaches():
     coarse = sweep(lambda s: round(3e-5 + 1e-11 * s, 6), [*SIZES, 2.0**28], series="coarse")
-    (curve,) = fit_collectives([sweep(b_time), coarse])
+    curve, apart = fit_collectives([sweep(b_time), coarse])
     assert curve.evaluate(2.0**20, 8).time_s.item() == pytest.approx(b_time(2.0**20), rel=1e-9)
     assert curve.evaluate(2.0**28, 8).time_s.item() == pytest.approx(0.002714, rel=1e-6)
+    assert (curve.stack, apart.stack) == ("", coarse.source[0])  # kept for rows of its own source
+    assert apart.evaluate(2.0**20, 8).time_s.item() == pytest.approx(4e-5, rel=1e-6)
 
 
 def test_fabrics_never_mix():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from seer.reports.curve_plot import plot_calibration
 
 NCCL = Path(__file__).parent.parent / "traces" / "nccl"
 PNG = b"\x89PNG"
+draws = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 
 
 def gemms(path: Path) -> Path:
@@ -83,6 +85,7 @@ def test_a_calibration_without_its_measurements_still_has_its_points() -> None:
     assert len(panel.residual) == 0
 
 
+@draws
 def test_six_curves_fill_a_page_and_the_seventh_begins_another(tmp_path: Path) -> None:
     calibration, panels = collectives("since-2022-08.log", "several-tests.log")
     assert len(panels) == 6
@@ -95,6 +98,7 @@ def test_six_curves_fill_a_page_and_the_seventh_begins_another(tmp_path: Path) -
     assert all(Path(name).read_bytes().startswith(PNG) for name in written)
 
 
+@draws
 @pytest.mark.parametrize(("suffix", "magic"), [("png", PNG), ("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_the_same_curves_give_the_same_bytes(suffix: str, magic: bytes, tmp_path: Path) -> None:
     calibration, _ = collectives("since-2022-08.log")
@@ -129,6 +133,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
     assert "seer-forecast[plot]" in fault.value.hint
 
 
+@draws
 def test_fit_and_calibration_show_draw_what_they_are_asked_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +145,7 @@ def test_fit_and_calibration_show_draw_what_they_are_asked_to(
     assert f"drawn: {two}" in capsys.readouterr().err
 
 
+@draws
 def test_every_form_of_curve_that_is_shipped_has_a_panel(tmp_path: Path) -> None:
     text = (
         "op,impl,train_pass,dtype,rows,cols,bytes_moved,time_us,source\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from seer.calibration import MemoryCurve
@@ -31,8 +32,8 @@ def test_a_measured_kernel_is_priced_at_its_measured_time(
     curve = next(
         c for c in calibration.curves if isinstance(c, MemoryCurve) and c.variant == "residual_add"
     )
-    rows, cols = 2.0**15, 1024.0
-    element = float(DType[dtype].size_bytes)
+    rows, cols = np.array([2.0**15]), np.array([1024.0])
+    element = np.array([float(DType[dtype].size_bytes)])
     traffic = curve.traffic_bytes(rows, cols, element, 3 * element * rows * cols)
     found = curve.evaluate(traffic, cols).time_s
-    assert float(found) == pytest.approx((5 + 3 * size * rows * cols / 1e6) * 1e-6, rel=0.02)
+    assert found[0] == pytest.approx((5 + 3 * size * 2**15 * 1024 / 1e6) * 1e-6, rel=0.02)

@@ -261,3 +261,19 @@ def test_the_kind_of_an_argument_is_told_by_name_or_by_content(tmp_path: Path) -
     assert kind_of(str(config)) == "model"
     with pytest.raises(SeerError, match="did you mean"):
         kind_of("llama3-70b-1024xh10")
+
+
+@pytest.mark.parametrize(
+    ("recompute", "module", "note"),
+    [
+        ("selective", "moe", "has no moe, it changes nothing"),
+        ("full", "mlp", "recompute is full, not selective"),
+        ("selective", "mlp", ""),
+    ],
+)
+def test_a_module_that_recomputation_cannot_use_is_noted(
+    recompute: str, module: str, note: str
+) -> None:
+    edits = {"training.recompute": recompute, "training.recompute_modules": [module]}
+    notes = [n for n in read_job("gpt2-xl-8xa100", edits).notes if "recompute_modules" in n]
+    assert [note in n for n in notes] == ([True] if note else [])

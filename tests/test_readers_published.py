@@ -207,7 +207,7 @@ def test_fine_tuning_of_all_weights_is_read_and_of_adapters_is_not(tmp_path: Pat
         ({"gpu_class": ""}, "GPU '': no cluster is shipped for it"),
         ({"mla": "rank=3"}, "latent attention 'rank=3' cannot be read"),
         ({"grade": ""}, "grade : not accuracy evidence"),
-        ({"n_layers": "1e9"}, "invalid literal"),
+        ({"n_layers": "1e9"}, "n_layers is '1e9', not a whole number"),
     ],
 )
 def test_a_word_that_nobody_knows_is_a_reason(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from seer.cli import main
 from seer.errors import UnreadableError
 from seer.readers.published_machine import network_bytes_per_s
 from seer.readers.published_runs import read_published_runs
@@ -60,7 +61,13 @@ def test_a_row_becomes_the_job_it_describes(tmp_path: Path) -> None:
         ({"gpu_class": "tpu"}, "tpu"),
         ({"software": "HomeGrown 1.0"}, "no framework preset names it"),
         ({"tp": 3}, "8 GPUs are not a multiple"),
-        ({"mbs": "many"}, "invalid literal"),
+        ({"mbs": 0}, "mbs is 0"),
+        ({"seq_len": 0}, "seq_len is 0"),
+        ({"iteration_time_s": "nan"}, "iteration_time_s is 'nan'"),
+        ({"iteration_time_s": -2.0}, "iteration_time_s is -2"),
+        ({"iteration_time_s": 0}, "iteration_time_s is 0"),
+        ({"iteration_time_s": ""}, "iteration_time_s is ''"),
+        ({"mbs": "many"}, "mbs is 'many', not a whole number"),
     ],
 )
 def test_a_row_that_cannot_be_expressed_is_listed_with_its_reason(
@@ -69,6 +76,24 @@ def test_a_row_that_cannot_be_expressed_is_listed_with_its_reason(
     runs, skipped = read_published_runs(table(tmp_path / "r.csv", change, {"id": "b"}))
     assert [r.id for r in runs] == ["b"]
     assert reason in skipped[0].reason
+
+
+def test_of_two_rows_with_one_id_the_later_is_skipped(tmp_path: Path) -> None:
+    runs, skipped = read_published_runs(table(tmp_path / "r.csv", {}, {"iteration_time_s": 3}))
+    assert [r.published_s for r in runs] == [2.0]
+    assert [s.reason for s in skipped] == ["the id 'a' was given in a row above"]
+
+
+def test_a_table_without_a_row_to_score_is_refused_with_the_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = table(tmp_path / "r.csv", {"grade": "C"}, {"id": "b", "iteration_time_s": "nan"})
+    assert main(["validate", str(path), "--csv", str(tmp_path / "pairs.csv")]) == 2
+    said = capsys.readouterr()
+    assert "no row could be scored" in said.err
+    assert "1 x grade C" in said.err
+    assert said.out == ""
+    assert not (tmp_path / "pairs.csv").exists()
 
 
 def test_a_file_of_another_kind_is_refused_with_its_missing_columns(tmp_path: Path) -> None:

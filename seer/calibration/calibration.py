@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from seer.calibration.accumulate import AccumulateShare
@@ -81,9 +81,13 @@ class Calibration:
     kernel_ratios : tuple of KernelRatio
         Published ratios of attention kernels that nobody measured here; they come with the
         device, not with the file.
+    assumed_from : str
+        The calibration of another device that this one is in proportion to; "" = measured.
     commands : tuple of str
         What made the file.
     notes : tuple of str
+    sha256 : str
+        Of the file that was read, "" = none was. Not written to files.
     """
 
     name: str
@@ -95,8 +99,10 @@ class Calibration:
     prefer: tuple[str, ...] = ()
     factors: tuple[Mapping[str, Any], ...] = ()
     kernel_ratios: tuple[KernelRatio, ...] = ()
+    assumed_from: str = ""
     commands: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    sha256: str = field(default="", compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, as it lies in a calibration file."""
@@ -123,9 +129,18 @@ class Calibration:
             date=data["date"],
             software=data["software"],
             burst=data["burst"],
-            curves=tuple(FAMILIES[curve["family"]].from_json(curve) for curve in data["curves"]),
+            curves=tuple(_curve(curve, index) for index, curve in enumerate(data["curves"])),
             prefer=tuple(data.get("prefer", ())),
             factors=tuple(data.get("factors", ())),
             commands=tuple(data.get("commands", ())),
             notes=tuple(data.get("notes", ())),
         )
+
+
+def _curve(data: Mapping[str, Any], index: int) -> Curve:
+    """One curve; ValueError says which one cannot be read."""
+    try:
+        curve: Curve = FAMILIES[data["family"]].from_json(data)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as fault:
+        raise ValueError(f"curves[{index}]: {type(fault).__name__}: {fault}") from None
+    return curve

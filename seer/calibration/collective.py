@@ -183,6 +183,9 @@ class CollectiveCurve:
     scales : tuple of Scale, by ranks
     spread : CollectiveSpread
     info : CurveInfo
+    stack : str
+        A source that the curve keeps to itself, since better clocks covered the same scales: it
+        answers for measurements of that source and never prices work. "" = any.
     """
 
     collective: str
@@ -193,6 +196,7 @@ class CollectiveCurve:
     nominal_bytes_per_s: float = 0.0
     nominal_source: str = ""
     spread: CollectiveSpread = field(default_factory=CollectiveSpread)
+    stack: str = ""
 
     def __post_init__(self) -> None:
         where = f"curve of {self.collective} on {self.fabric}"
@@ -334,6 +338,7 @@ class CollectiveCurve:
             "collective": self.collective,
             "fabric": self.fabric,
             "ranks_per_node": self.ranks_per_node,
+            **({"stack": self.stack} if self.stack else {}),
             "nominal_bytes_per_s": self.nominal_bytes_per_s,
             "nominal_source": self.nominal_source,
             "scales": [
@@ -368,6 +373,7 @@ class CollectiveCurve:
                 scales=tuple(_scale_from_json(scale) for scale in data["scales"]),
                 spread=CollectiveSpread(**data.get("spread", {})),
                 info=CurveInfo.from_json(data["info"]),
+                stack=str(data.get("stack", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableError(

@@ -63,6 +63,21 @@ class Roofline:
         return np.asarray(self.latency_s + largest * total ** (1.0 / self.sharpness))
 
 
+WAVE_TILE = (128.0, 256.0)
+"""Output tile of the large-matrix kernels from A100 on."""
+
+
+def idle_factor(m: Floats, n: Floats, multiprocessors: int) -> Floats:
+    """Time of whole waves of tiles over that of the work in them.
+
+    >>> idle_factor(np.array([256.0]), np.array([256.0]), 4).tolist()
+    [2.0]
+    """
+    tiles = np.ceil(m / WAVE_TILE[0]) * np.ceil(n / WAVE_TILE[1])
+    waves = np.ceil(tiles / multiprocessors)
+    return np.asarray(waves * multiprocessors * WAVE_TILE[0] * WAVE_TILE[1] / (m * n))
+
+
 @dataclass(frozen=True)
 class GemmCurve:
     """Times of one kind of GEMM on one software stack.
@@ -85,6 +100,11 @@ class GemmCurve:
     fade : float
         Distance outside the measurements (in logarithms) over which the residual of the
         neighbours gives way to `level`.
+    measured_on : str
+        Another device whose times were moved by the ratio of a stack measured on both; "" = this.
+    multiprocessors : int
+    wave_share : float
+        The work counts `idle_factor` to this power: 0 where kernels even their waves out.
     gradient_factor : float
         Time of an input- or weight-gradient GEMM divided by that of a forward GEMM of its shape.
     """
@@ -101,6 +121,9 @@ class GemmCurve:
     level: float = 0.0
     fade: float = 2.0
     gradient_factor: float = 1.0
+    multiprocessors: int = 0
+    wave_share: float = 0.0
+    measured_on: str = ""
 
     @property
     def kind(self) -> str:
@@ -109,6 +132,8 @@ class GemmCurve:
 
     def prior_s(self, m: Floats, n: Floats, k: Floats, batch: Floats) -> Floats:
         """The roofline alone, seconds."""
+        if self.wave_share:
+            batch = batch * idle_factor(m, n, self.multiprocessors) ** self.wave_share
         return self.roofline.time_s(m, n, k, batch, ELEMENT_BYTES[self.dtype])
 
     def query(self, m: Floats, n: Floats, k: Floats, batch: Floats) -> tuple[Floats, Floats]:
@@ -160,8 +185,11 @@ class GemmCurve:
             "variant": self.variant,
             "train_pass": self.train_pass,
             "stack": self.stack,
+            "measured_on": self.measured_on,
             "info": self.info.to_json(),
             "gradient_factor": self.gradient_factor,
+            "multiprocessors": self.multiprocessors,
+            "wave_share": self.wave_share,
             "roofline": asdict(self.roofline),
             "level": self.level,
             "fade": self.fade,
@@ -186,4 +214,7 @@ class GemmCurve:
             level=data["level"],
             fade=data["fade"],
             gradient_factor=data["gradient_factor"],
+            multiprocessors=int(data.get("multiprocessors", 0)),
+            wave_share=float(data.get("wave_share", 0.0)),
+            measured_on=data.get("measured_on", ""),
         )

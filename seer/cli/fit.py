@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from enum import StrEnum
@@ -130,7 +131,8 @@ def fit(
         raise UsageError(f"'{date}' is not a date", where="--date", hint="2026-01-31") from None
     tables, skipped = read_measurements(measurements, fabric=fabric or "", in_place=in_place)
     device = device or Path(out.removesuffix(".gz")).stem
-    command = ["seer", "fit", *measurements, "-o", out, "--device", device]
+    named = [portable(path) for path in measurements]
+    command = ["seer", "fit", *named, "-o", portable(out), "--device", device]
     command += ["--form", form.value] if form is not Form.auto else []
     command += [word for stack in prefer or () for word in ("--prefer", stack)]
     command += ["--fabric", fabric] if fabric else []
@@ -142,7 +144,7 @@ def fit(
         name=name or device,
         licences=read_licences(measurements),
         fabrics=read_fabrics(),
-        hbm_bytes_per_s=read_measured_devices(),
+        devices=read_measured_devices(),
         prefer=prefer or (),
         date=day.isoformat(),
         commands=[shlex.join([*command, "--date", day.isoformat()])],
@@ -159,6 +161,17 @@ def fit(
     output.notice(f"{out}: {len(calibration.curves)} curves")
     if plot:
         output.notice(f"drawn: {', '.join(draw(calibration, plot, tables))}")
+
+
+def portable(path: str) -> str:
+    """A path as a file may record it: never absolute, which would tell of one machine.
+
+    Relative to the working folder where it lies inside, else the bare name.
+    """
+    if not os.path.isabs(path):
+        return path
+    inside = os.path.relpath(path)
+    return os.path.basename(path) if inside.startswith(os.pardir) else inside
 
 
 def _warn(

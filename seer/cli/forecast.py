@@ -88,6 +88,9 @@ def forecast(
     be what another tool is started with: a Megatron-LM launch script or flags (-- --num-layers 32
     ...), a Megatron-Bridge run_config.yaml, a TorchTitan JSON or TOML, a DeepSpeed JSON.
 
+    A plan that does not fit memory is forecast all the same, with exit code 0; a warning on stderr
+    says so, also with --quiet, and memory.fits of --json is false.
+
     Example: seer forecast llama3-70b --gpus 512 --cluster dgx-h100 --set parallelism.tp=8
     """
     output = Output(quiet, verbose)

@@ -14,6 +14,8 @@ from seer.errors import SeerError
 
 DEFECT = 70
 INTERRUPTED = 130
+UNREADABLE = 3
+"""As `UnreadableError`: standard output, a full disk for example, is a file as well."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,8 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # the parser leaves when the reader of its output has
         return _reader_left()
+    except OSError as error:
+        if error.filename is not None:
+            return _other(error, debug)
+        _silence()
+        return _say(f"error: the output cannot be written: {error.strerror or error}", UNREADABLE)
     except SeerError as error:
         if debug:
             _traceback()
@@ -67,5 +74,10 @@ def _traceback() -> None:
 
 def _reader_left() -> int:
     """The program that read our output is gone (`seer list | head -1`): that is no error."""
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it once more at exit
+    _silence()
     return 0
+
+
+def _silence() -> None:
+    """Python flushes standard output once more at exit, which would fail again."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it is open until the end

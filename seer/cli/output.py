@@ -44,9 +44,14 @@ class Output:
             self.notice(f"warning: {text}")
 
     def warn_of(self, found: Forecast) -> None:
-        """What a forecast warns of: assumptions in one line unless --verbose, the rest in full."""
+        """What a forecast warns of: assumptions in one line unless --verbose, the rest in full.
+
+        That a plan does not fit memory is said even with --quiet.
+        """
         assumed = found.pricing.notes
         self.warn(w for w in found.warnings if self.verbose or w not in assumed)
+        if self.quiet and not found.fits:
+            print(f"warning: {found.warnings[-1]}", file=sys.stderr)
         if assumed and not self.verbose:
             share = 1.0 - found.coverage["measured"] - found.coverage["interpolated"]
             self.notice(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from seer.cli.options import CalibrationOption, DebugOption, JsonOption, QuietOption
 from seer.cli.output import Output, print_json
-from seer.errors import ThresholdError
+from seer.errors import ThresholdError, UsageError
 
 
 class Level(StrEnum):
@@ -66,6 +67,9 @@ def validate(
     from seer.validate import validate as score
 
     output = Output(quiet)
+    if fail_above is not None and not 0 <= fail_above < math.inf:
+        what = f"{fail_above:g} is not a threshold"
+        raise UsageError(what, where="--fail-above", hint="a fraction: 0.1 is a mean error of 10 %")
     found = score(
         runs,
         level=level.value,
@@ -74,6 +78,10 @@ def validate(
         progress=lambda done, total: output.progress(f"run {done} of {total}"),
     )
     output.progress("")
+    if not found.rows:
+        reasons = [f"{count} x {reason}" for reason, count in report.skip_counts(found)[:5]]
+        why = "; ".join(reasons) or "there are no rows under the header"
+        raise UsageError("no row could be scored", where=runs, why=why)
     if csv:
         write_whole(csv, report.to_csv(found))
     if markdown:

@@ -1,23 +1,23 @@
 """How long a communication takes on a cluster.
 
-Inside a node: the curve measured on that fabric. Between nodes: the curve measured on that fabric
-with as many ranks per node. Where neither exists the time is derived by one principle, *equal ideal
-times take equal times*: the ideal time of a message is the bytes of its bus factor over the
-bandwidth of the group (its share of the NICs, divided by the oversubscription, or what NVLink
-delivers if that is less), and the nearest measured fabric says how long a message of the same ideal
-time takes there at as many nodes. That is bandwidth times an efficiency which depends on time
-scales, not on bytes, so a slow network reaches its bandwidth with smaller messages than a fast one.
+Inside a node: the curve measured on that NVLink, else on another. Between nodes: *equal ideal times
+take equal times*. The ideal time of a message is the bytes of its bus factor over the bandwidth of
+the group (its share of the NICs, divided by the oversubscription, or what NVLink delivers if that
+is less). All measured networks together say, by the one rule of `seer.cost.lenders`, how long a
+message of that ideal time takes with as many ranks per node and nodes. That is bandwidth times an
+efficiency which depends on time scales, not on bytes, so a slow network reaches its bandwidth with
+smaller messages than a fast one. Time never falls when bandwidth falls or when oversubscription,
+nodes (from two) or bytes rise, and it has no step where a label or a bandwidth ceases to match.
 
-All-gather and reduce-scatter between nodes that were not measured on the fabric itself take half
-the all-reduce of the same buffer (all-gathers over RDMA with one GPU per node show two modes, 75
-and 92 % of the wire; the all-reduces beside them one). Other collectives that nobody measured take
-half the all-reduce that moves as many bytes per link. Beyond the measured nodes each doubling adds
-the latency of a tree's two hops.
+Collectives that nobody measured take half the all-reduce that moves as many bytes per link: an
+all-reduce is a reduce-scatter and an all-gather, each half of it. Beyond the measured nodes each
+doubling adds the latency of a tree's two hops. A fabric whose nominal bandwidth is unknown answers
+for the cluster that bears its label, alone, and lends nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,14 @@ from seer.calibration import Calibration
 from seer.calibration.collective import IN_NODE, CollectiveCurve, bus_factor
 from seer.calibration.estimate import Estimate
 from seer.cluster import Cluster
+from seer.cost.lenders import (
+    POINT_TO_POINT,
+    TRANSFER_SPREAD,
+    Lender,
+    blend,
+    bytes_factor,
+    nominal_of,
+)
 from seer.errors import UsageError
 from seer.graph.kinds import COMMUNICATION, OperatorKind, Origin
 from seer.graph.work import WorkTable
@@ -39,17 +47,14 @@ COLLECTIVE_OF = {kind: kind.name for kind in COMMUNICATION} | {
     OperatorKind.combine: "all_to_all",
 }
 """Dispatch and combine of experts send what an all-to-all of the same buffer sends."""
-POINT_TO_POINT = ("all_to_all", "send_recv")
-"""Each GPU sends through its own NIC and reaches no more than its own, whatever its group has."""
 TREE_HOPS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "broadcast": 1.0}
 """Latencies that a doubling of the nodes adds: up and down a tree, or one way."""
-TRANSFER_SPREAD = 0.15
-"""Standard deviation of log(time) from one fabric to the next. Clusters of one fabric label
-already differ by this much: H100 with 8 x 400 Gb/s, 4 and 8 nodes, sweeps of different owners."""
 ASSUMED_SPREAD = 0.5
 """Nothing measured at all: within a factor of 1.6 two times out of three."""
 SAME_BANDWIDTH = 0.01
 """Relative difference up to which a cluster's link is the measured one."""
+SAME_TIME = 0.01
+"""Relative difference up to which an answer is called the measured time itself."""
 
 
 @dataclass(frozen=True)
@@ -75,18 +80,6 @@ class Group:
     def ranks_per_node(self) -> float:
         """Ranks on one node."""
         return self.n_ranks / self.n_nodes
-
-
-@dataclass(frozen=True)
-class Lender:
-    """A curve that lends `part` of its time: 1.0, or 0.5 of an all-reduce for something else.
-
-    Half an all-reduce moves as many bytes over each link as any other collective does.
-    """
-
-    index: int
-    curve: CollectiveCurve
-    part: float = 1.0
 
 
 Note = tuple[str, str]
@@ -116,9 +109,9 @@ def price_communication(
 
     Returns
     -------
-    Estimate of length n, index into `calibration.curves` of the curve used (int32[n], -1 none),
-    and notes (what, whom) about rows that were derived or assumed. Raises UsageError for a row that
-    is no communication, or whose group cannot exist (fewer than two ranks).
+    Estimate of length n, index of the curve used (int32[n], -1 none), and notes (what, whom) about
+    rows that were derived or assumed. Raises UsageError for a row that is no communication, or
+    whose group cannot exist (fewer than two ranks).
     """
     time, spread = np.empty(len(rows)), np.empty(len(rows))
     origin = np.empty(len(rows), dtype=np.int8)
@@ -133,6 +126,18 @@ def price_communication(
         if priced.note[0]:
             notes[priced.note] = None
     return Estimate(time, origin, spread), curve, tuple(notes)
+
+
+def communication_bound_s(work: WorkTable, rows: NDArray[np.intp], cluster: Cluster) -> Floats:
+    """The shortest time that the links allow for each of these rows, in seconds: float64[n].
+
+    `rows` are indices of communication. Nothing is priced below it. Raises UsageError as
+    `price_communication` does.
+    """
+    bound = np.empty(len(rows))
+    for key, at in _equal_groups(work, rows).items():
+        bound[at] = bound_s(_group(work, rows, key, at, cluster), cluster)
+    return bound
 
 
 def bound_s(group: Group, cluster: Cluster) -> Floats:
@@ -190,72 +195,68 @@ def _group(
 
 
 def _price(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
-    if group.n_nodes == 1:
-        return _inside(group, calibration, cluster)
-    exact = _exact(group, calibration, cluster)
-    if exact:
-        return _measured(group, exact, calibration, cluster)
-    if group.collective in ("all_gather", "reduce_scatter"):
-        return _half_all_reduce(group, calibration, cluster)
-    return _derived(group, calibration, cluster)
+    return (_inside if group.n_nodes == 1 else _between)(group, calibration, cluster)
 
 
 def _inside(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
-    """Within a node: measured there, or derived from another NVLink fabric."""
-    for index, curve in _curves(group.collective, calibration):
-        if curve.ranks_per_node == IN_NODE and curve.fabric == cluster.nvlink.fabric:
-            return Priced(curve.evaluate(group.message_bytes, group.n_ranks), index)
-    return _derived(group, calibration, cluster)
-
-
-def _exact(group: Group, calibration: Calibration, cluster: Cluster) -> Lender | None:
-    """The curve measured on this very network: label, ranks per node and bandwidth agree."""
-    network = cluster.network
-    for index, curve in _curves(group.collective, calibration):
-        if curve.fabric != network.fabric or curve.ranks_per_node != group.ranks_per_node:
-            continue
-        nominal = _nominal(curve)
-        off = abs(group.network_bytes_per_s / nominal - 1.0) if nominal else 0.0
-        if network.oversubscription == 1.0 and off <= SAME_BANDWIDTH:
-            return Lender(index, curve)
-    return None
-
-
-def _measured(group: Group, exact: Lender, calibration: Calibration, cluster: Cluster) -> Priced:
-    curve = exact.curve
-    estimate = curve.evaluate(group.message_bytes, group.n_ranks, group.n_nodes)
-    time = estimate.time_s
-    small = group.message_bytes < curve.smallest_bytes
-    if curve.nominal_bytes_per_s and small.any():
-        chain = [exact, *(c for c in _lenders(group, calibration) if c.index != exact.index)]
-        ideal = _ideal_s(group, group.network_bytes_per_s)
-        time = np.where(small, _time_of(ideal, group, chain).time_s, time)
-    time = time + _more_hops_s(group, curve, cluster)
-    return Priced(replace(estimate, time_s=time), exact.index)
-
-
-def _half_all_reduce(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
-    """An all-reduce is a reduce-scatter and an all-gather, each half of it."""
-    both = replace(group, collective="all_reduce")
-    whole = _price(both, calibration, cluster)
-    time = 0.5 * np.maximum(whole.estimate.time_s, bound_s(both, cluster))
-    note = "half the all-reduce of the same buffer", _words(group)
-    if whole.curve < 0:
-        return Priced(replace(whole.estimate, time_s=time), -1, note)
-    return Priced(_as_derived(time, whole.estimate.spread), whole.curve, note)
-
-
-def _derived(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
-    """From the nearest fabric by ideal time; see the module."""
-    ideal = _ideal_s(group, _bandwidth(group, calibration, cluster))
-    chain = _lenders(group, calibration)
-    if not chain:
+    """Within a node: the curve of that NVLink, or by ideal time from another NVLink fabric."""
+    half = () if group.collective == "all_reduce" else (("all_reduce", 0.5),)
+    borrowed: list[tuple[int, CollectiveCurve, float]] = []
+    for collective, part in ((group.collective, 1.0), *half):
+        for index, curve in _curves(collective, calibration):
+            if curve.ranks_per_node != IN_NODE:
+                continue
+            if part == 1.0 and curve.fabric == cluster.nvlink.fabric:
+                return Priced(curve.evaluate(group.message_bytes, group.n_ranks), index)
+            if curve.nominal_bytes_per_s:
+                borrowed.append((index, curve, part))
+    ideal = _ideal_s(group, cluster.nvlink.bandwidth_bytes_per_s)
+    if not borrowed:
         return _assumed(group, ideal, cluster)
-    curve = chain[0].curve
-    lent = _time_of(ideal, group, chain)
-    time = lent.time_s + _more_hops_s(group, curve, cluster)
+    index, curve, part = borrowed[0]
+    factor = float(bus_factor(curve.collective, group.n_ranks))
+    size = ideal * curve.nominal_bytes_per_s / factor / part
+    lent = curve.evaluate(size, group.n_ranks)
     note = f"by the efficiency of {curve.collective} on {curve.fabric}", _words(group)
-    return Priced(_as_derived(time, lent.spread), chain[0].index, note)
+    return Priced(_as_derived(part * lent.time_s, lent.spread), index, note)
+
+
+def _between(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
+    """Between nodes: by ideal time from all measured networks; see `seer.cost.lenders`."""
+    bandwidth = _bandwidth(group, calibration, cluster)
+    ideal = _ideal_s(group, bandwidth)
+    pool = _pool(group, calibration, cluster)
+    if not pool:
+        return _assumed(group, ideal, cluster)
+    doubling = TREE_HOPS.get(group.collective, 0.0) * cluster.network.latency_s
+    found = blend(pool, ideal, group.ranks_per_node, group.n_nodes, doubling)
+    leader, curve = found.leader, found.leader.curve
+    n_ranks = group.n_nodes * curve.ranks_per_node
+    size = ideal * leader.bytes_per_ideal_s
+    own = curve.evaluate(size, n_ranks, group.n_nodes)
+    spread = np.hypot(own.spread, found.disagreement)
+    if _is_own(leader, group, bandwidth, cluster):
+        same = np.abs(leader.part * own.time_s / found.time_s - 1.0) < SAME_TIME
+        exact = same | (own.origin != Origin.measured)
+        origin = np.where(exact, own.origin, Origin.interpolated).astype(np.int8)
+        return Priced(Estimate(found.time_s, origin, spread), leader.index)
+    words = f"by the efficiency of {curve.collective} on {curve.fabric}"
+    if leader.part != 1.0 and group.collective in ("all_gather", "reduce_scatter"):
+        words = "half the all-reduce of the same buffer"
+    estimate = _as_derived(found.time_s, spread)
+    return Priced(estimate, leader.index, (words, _words(group)))
+
+
+def _is_own(leader: Lender, group: Group, bandwidth: float, cluster: Cluster) -> bool:
+    """Whether the leader was measured on this very network; decides the origin, never the time."""
+    curve, network = leader.curve, cluster.network
+    return (
+        leader.part == 1.0
+        and curve.fabric == network.fabric
+        and curve.ranks_per_node == group.ranks_per_node
+        and network.oversubscription == 1.0
+        and abs(bandwidth / leader.nominal_bytes_per_s - 1.0) <= SAME_BANDWIDTH
+    )
 
 
 def _assumed(group: Group, ideal_s: Floats, cluster: Cluster) -> Priced:
@@ -276,61 +277,47 @@ def _words(group: Group) -> str:
     return f"{group.collective} of {group.n_ranks} ranks on {nodes}"
 
 
-# ---- equal ideal times ----------------------------------------------------------------------
+# ---- curves and bandwidths ------------------------------------------------------------------
 
 
 def _curves(collective: str, calibration: Calibration) -> list[tuple[int, CollectiveCurve]]:
     return [
         (index, curve)
         for index, curve in enumerate(calibration.curves)
-        if isinstance(curve, CollectiveCurve) and curve.collective == collective
+        if isinstance(curve, CollectiveCurve) and curve.collective == collective and not curve.stack
     ]
 
 
-def _lenders(group: Group, calibration: Calibration) -> list[Lender]:
-    """Measured fabrics that can lend: those of the same collective, then all-reduce."""
-    inside = group.n_nodes == 1
+def _pool(group: Group, calibration: Calibration, cluster: Cluster) -> list[Lender]:
+    """Every scale between nodes of the collective and of the all-reduce.
+
+    Curves without a nominal bandwidth that bear the label of this network answer alone, as if it
+    had been measured at the bandwidth of this one.
+    """
     sources = [(group.collective, 1.0)]
     if group.collective != "all_reduce":
         sources.append(("all_reduce", 0.5))
-    chain: list[Lender] = []
+    known: list[Lender] = []
+    unknown: list[Lender] = []
+    whole = group.network_bytes_per_s * cluster.network.oversubscription
     for collective, part in sources:
-        able = [
-            Lender(index, curve, part)
-            for index, curve in _curves(collective, calibration)
-            if curve.nominal_bytes_per_s and (curve.ranks_per_node == IN_NODE) == inside
-        ]
-        chain += able if inside else sorted(able, key=lambda c: _distance(group, c.curve))
-    return chain
-
-
-def _distance(group: Group, curve: CollectiveCurve) -> float:
-    """How far a measured network is: powers of two in ranks per node, bandwidth and nodes.
-
-    Ties keep the order of the calibration, the machine's own fabrics first.
-    """
-    network = group.network_bytes_per_s
-    if group.collective in POINT_TO_POINT:
-        network *= group.ranks_per_node
-    nodes = min(max(group.n_nodes, curve.scales[0].n_nodes), curve.largest_nodes)
-    ratios = (
-        curve.ranks_per_node / group.ranks_per_node,
-        curve.nominal_bytes_per_s * curve.ranks_per_node / network,
-        nodes / group.n_nodes,
-    )
-    return float(np.abs(np.log2(ratios)).sum())
-
-
-def _nominal(curve: CollectiveCurve) -> float:
-    """Nominal bandwidth of a measured group in the sense of `Group.network_bytes_per_s`."""
-    alone = curve.ranks_per_node == IN_NODE or curve.collective in POINT_TO_POINT
-    return curve.nominal_bytes_per_s * (1 if alone else curve.ranks_per_node)
+        for index, curve in _curves(collective, calibration):
+            if curve.ranks_per_node == IN_NODE:
+                continue
+            scales = [scale for scale in curve.scales if scale.n_nodes > 1]
+            if curve.nominal_bytes_per_s:
+                nominal = nominal_of(curve)
+                known += [Lender(index, curve, scale, nominal, part) for scale in scales]
+            elif (curve.fabric, curve.ranks_per_node) == (
+                cluster.network.fabric,
+                group.ranks_per_node,
+            ):
+                unknown += [Lender(index, curve, scale, whole, part) for scale in scales]
+    return unknown or known
 
 
 def _bandwidth(group: Group, calibration: Calibration, cluster: Cluster) -> float:
     """What limits the group: its NICs, or what NVLink delivers to the part inside a node."""
-    if group.n_nodes == 1:
-        return cluster.nvlink.bandwidth_bytes_per_s
     network, inside = group.network_bytes_per_s, round(group.ranks_per_node)
     if inside < 2 or group.collective in POINT_TO_POINT:
         return network
@@ -343,62 +330,6 @@ def _bandwidth(group: Group, calibration: Calibration, cluster: Cluster) -> floa
     return min(network, delivered)
 
 
-def _bytes_factor(collective: str, n_ranks: int, n_nodes: int) -> float:
-    """Bytes over the limiting link per byte of message: the bus factor, except that of an
-    all-to-all only the share that leaves the node meets the network."""
-    if collective == "all_to_all" and n_nodes > 1:
-        return (n_nodes - 1.0) / n_nodes
-    return float(bus_factor(collective, n_ranks))
-
-
 def _ideal_s(group: Group, bytes_per_s: float) -> Floats:
-    factor = _bytes_factor(group.collective, group.n_ranks, group.n_nodes)
+    factor = bytes_factor(group.collective, group.n_ranks, group.n_nodes)
     return group.message_bytes * factor / bytes_per_s
-
-
-def _scale_there(lender: Lender, group: Group) -> tuple[int, float]:
-    """Ranks on the lender's fabric at as many nodes; its message bytes per ideal second here."""
-    curve = lender.curve
-    per_node = curve.ranks_per_node
-    n_ranks = group.n_ranks if per_node == IN_NODE else group.n_nodes * per_node
-    factor = _bytes_factor(curve.collective, n_ranks, group.n_nodes)
-    return n_ranks, _nominal(curve) / factor / lender.part
-
-
-def _lent(lender: Lender, ideal_s: Floats, group: Group) -> Estimate:
-    n_ranks, bytes_per_s = _scale_there(lender, group)
-    whole = lender.curve.evaluate(ideal_s * bytes_per_s, n_ranks, group.n_nodes)
-    return replace(whole, time_s=lender.part * whole.time_s)
-
-
-def _smallest_ideal_s(lender: Lender, group: Group) -> float:
-    return lender.curve.smallest_bytes / _scale_there(lender, group)[1]
-
-
-def _time_of(ideal_s: Floats, group: Group, chain: list[Lender]) -> Estimate:
-    """What messages of these ideal times take on the nearest fabric.
-
-    Below its smallest message it takes its own line, or the shape of the next fabric that was
-    measured there (scaled to agree at the edge) where that is less, but no less than the smallest
-    message takes there.
-    """
-    first = chain[0]
-    edge = _smallest_ideal_s(first, group)
-    below = ideal_s < edge
-    finer = [c for c in chain[1:] if _smallest_ideal_s(c, group) < 0.5 * edge]
-    if not finer or not below.any():
-        return _lent(first, ideal_s, group)
-    # The edge, and the smallest message of the finer fabric, ride along at the end.
-    asked = np.append(ideal_s, [edge, _smallest_ideal_s(finer[0], group)])
-    own, other = _lent(first, asked, group), _lent(finer[0], asked, group)
-    at_edge = own.time_s[-2]
-    shape = other.time_s * (at_edge / other.time_s[-2])
-    small = np.maximum(np.minimum(own.time_s, shape), min(other.time_s[-1], at_edge))
-    time = np.where(below, small[:-2], own.time_s[:-2])
-    return Estimate(time, own.origin[:-2], own.spread[:-2])
-
-
-def _more_hops_s(group: Group, curve: CollectiveCurve, cluster: Cluster) -> float:
-    """Latency of the doublings of nodes beyond those that the curve was measured at."""
-    doublings = max(0.0, float(np.log2(group.n_nodes / curve.largest_nodes)))
-    return TREE_HOPS.get(group.collective, 0.0) * doublings * cluster.network.latency_s

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from seer.calibration import Calibration, Estimate, LawCurve
 from seer.calibration.laws import product_s
 from seer.cost.pricing import Rows, Sheet
-from seer.graph import DType, OperatorKind, Origin, Pass, WorkTable
+from seer.graph import DType, Origin, Pass, WorkTable
 
 Floats = NDArray[np.float64]
 
@@ -23,40 +23,46 @@ ROUTING = "balanced"
 """The routing of a work row: its tokens per expert already hold what imbalance there is."""
 
 
-def price_experts(work: WorkTable, rows: Rows, calibration: Calibration, sheet: Sheet) -> Rows:
-    """Fill rows of kind grouped_gemm from measured fused experts; returns the rows left.
+def raise_to_experts(work: WorkTable, rows: Rows, calibration: Calibration, sheet: Sheet) -> None:
+    """Lift grouped products to what measured fused experts took for them.
 
-    A fused measurement holds both products, the activation and passes over the tokens. Its law
+    They were measured up to a few thousand tokens, where launches and weights rule; the plain GEMM
+    of the same size, which the rows are priced at, holds for many. The longer of both is taken. A
+    fused measurement holds both products, the activation and passes over the tokens. Its law
     tells the parts: a product takes its own share of the launch, its FLOP or weights, and its
     activations. The residual belongs to the whole and is left out; its size is the spread.
     """
-    grouped = work.kind[rows] == OperatorKind.grouped_gemm
     curves = [
         (i, c)
         for i, c in enumerate(calibration.curves)
         if isinstance(c, LawCurve) and c.law == "experts" and c.key["routing"] == ROUTING
     ]
-    asked = rows[grouped & (work.train_pass[rows] != Pass.backward)]
-    if not len(asked) or not curves:
-        return rows
-    done = np.zeros(len(rows), bool)
+    asked = rows[work.train_pass[rows] != Pass.backward]
     for dtype in np.unique(work.dtype[asked]).tolist():
         choice = _choice(curves, DType(dtype).name)
         if choice is None:
             continue
         index, curve = choice
         mine = asked[work.dtype[asked] == dtype]
-        sheet.fill(mine, _product(work, mine, curve), index, Origin.derived)
-        sheet.note("grouped GEMMs by their part of measured fused experts", curve.stack)
-        done |= np.isin(rows, mine)
-    return rows[~done]
+        estimate = _product(work, mine, curve)
+        longer = estimate.time_s > sheet.time_s[mine]
+        part = Estimate(estimate.time_s[longer], estimate.origin[longer], estimate.spread[longer])
+        sheet.fill(mine[longer], part, index, Origin.derived)
+        if longer.any():
+            sheet.note("grouped GEMMs by their part of measured fused experts", curve.stack)
 
 
 def _choice(curves: list[tuple[int, LawCurve]], dtype: str) -> tuple[int, LawCurve] | None:
-    """The fastest stack at a training-sized product, of the data type or its nearest kin."""
+    """The fastest stack at a training-sized product, of the data type or its nearest kin.
+
+    Among those measured at half as many shapes as the widest, or more: a law of few says little
+    about products larger than they are.
+    """
     for name in (dtype, *_KIN.get(dtype, ())):
         same = [(i, c) for i, c in curves if c.key["dtype"] == name]
         if same:
+            widest = max(c.info.points for _, c in same)
+            same = [(i, c) for i, c in same if 2 * c.info.points >= widest]
             return min(same, key=lambda pair: _reference_s(pair[1]))
     return None
 

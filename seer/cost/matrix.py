@@ -13,7 +13,7 @@ from seer.calibration import (
     GemmCurve,
 )
 from seer.cluster import Cluster
-from seer.cost.experts import price_experts
+from seer.cost.experts import raise_to_experts
 from seer.cost.physics import assume, peak_flop_per_s, peak_of
 from seer.cost.pricing import Rows, Sheet
 from seer.graph import DType, OperatorKind, Origin, Pass, WorkTable
@@ -41,10 +41,10 @@ def price_gemms(
     """Fill the rows of kind gemm and grouped_gemm."""
     every = rows
     curves = [(i, c) for i, c in enumerate(calibration.curves) if isinstance(c, GemmCurve)]
+    measured = {c.dtype for _, c in curves if c.variant in _PLAIN}
     preferred = [pair for pair in curves if pair[1].stack in calibration.prefer]
     rows = _price_named(work, rows, curves, sheet)
     rows = _price_grouped(work, rows, curves, sheet)
-    rows = price_experts(work, rows, calibration, sheet)
     label = np.array(
         [
             _BATCHED.index(work.variant[i]) + 1 if work.variant[i] in _BATCHED else 0
@@ -62,13 +62,14 @@ def price_gemms(
             _price_backward(work, mine, wanted, name, curves, cluster, sheet)
             continue
         if not variant:
-            mine = _price_preferred(work, mine, name, preferred, sheet)
+            mine = _price_preferred(work, mine, name, preferred, measured, sheet)
         _price(work, mine, wanted, name, curves, cluster, sheet)
     _add_accumulation(work, every, calibration, cluster, sheet)
     grouped = rows[work.kind[rows] == OperatorKind.grouped_gemm]
     if len(grouped):
         sheet.origin[grouped] = np.maximum(sheet.origin[grouped], Origin.derived)
-        sheet.note("grouped GEMMs are priced as plain ones of the same total size")
+        sheet.note("grouped GEMMs take at least as long as plain ones of the same total size")
+        raise_to_experts(work, grouped, calibration, sheet)
 
 
 def _price_named(work: WorkTable, rows: Rows, curves: Indexed, sheet: Sheet) -> Rows:
@@ -99,10 +100,20 @@ def _price_grouped(work: WorkTable, rows: Rows, curves: Indexed, sheet: Sheet) -
 
 
 def _price_preferred(
-    work: WorkTable, rows: Rows, dtype: str, curves: Indexed, sheet: Sheet
+    work: WorkTable,
+    rows: Rows,
+    dtype: str,
+    curves: Indexed,
+    measured: set[str],
+    sheet: Sheet,
 ) -> Rows:
-    """Fill what the preferred stacks measured, in the row's type or its kin; returns the rest."""
+    """Fill what the preferred stacks measured, in the row's type or its kin; returns the rest.
+
+    16-bit types are one. Of the others kin only answers where no stack has the type itself.
+    """
     types = (dtype, *_KIN.get(dtype, ()))
+    if dtype in measured and dtype not in ("bf16", "fp16"):
+        types = (dtype,)
     for index, curve in curves:
         plain = curve.train_pass == "forward" and curve.variant in _PLAIN
         if plain and curve.dtype in types and len(rows):
@@ -263,7 +274,8 @@ def _fill(
     gradient &= curve.train_pass == "forward"
     time_s = estimate.time_s * np.where(gradient, curve.gradient_factor, 1.0)
     origin = np.where(gradient, np.maximum(estimate.origin, Origin.interpolated), estimate.origin)
-    sheet.fill(rows, Estimate(time_s, origin.astype(np.int8), estimate.spread), index, at_best)
+    best = max(at_best, Origin.derived) if curve.measured_on else at_best
+    sheet.fill(rows, Estimate(time_s, origin.astype(np.int8), estimate.spread), index, best)
 
 
 def _rescale(

@@ -63,7 +63,7 @@ def peak_of(dtype: str, cluster: Cluster) -> float:
     return peaks.get(PEAK_NAMES.get(dtype, dtype), default)
 
 
-def bound_s(work: WorkTable, cluster: Cluster) -> Floats:
+def bound_s(work: WorkTable, traffic_bytes: Floats, cluster: Cluster) -> Floats:
     """The least time that each compute row can take; 0 where nothing is known."""
     rows = np.arange(len(work), dtype=np.int64)
     matrix = np.isin(
@@ -71,7 +71,7 @@ def bound_s(work: WorkTable, cluster: Cluster) -> Floats:
     )
     device = np.isin(work.kind, (OperatorKind.memory, OperatorKind.optimizer)) | matrix
     compute = matrix_flop(work, rows) / peak_flop_per_s(work, rows, cluster)
-    traffic = np.where(work.hbm_bytes > CACHE_BYTES, work.hbm_bytes, 0.0)
+    traffic = np.where(traffic_bytes > CACHE_BYTES, traffic_bytes, 0.0)
     memory = traffic / cluster.device.hbm_bytes_per_s
     return np.maximum(np.where(matrix, compute, 0.0), np.where(device, memory, 0.0))
 

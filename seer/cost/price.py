@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.calibration import Calibration, PolynomialCurve
+from seer.calibration import Calibration, MemoryCurve, PolynomialCurve
 from seer.cluster import Cluster
 from seer.cost.attention import price_attention
-from seer.cost.collectives import price_communication
+from seer.cost.collectives import communication_bound_s, price_communication
 from seer.cost.dispatch import price_dispatch
 from seer.cost.matrix import price_gemms
 from seer.cost.physics import bound_s
 from seer.cost.polynomial import price_polynomial
 from seer.cost.pricing import Pricing, Sheet
-from seer.cost.traffic import price_memory
+from seer.cost.traffic import memory_shape, price_memory
 from seer.errors import UsageError
 from seer.graph import COMMUNICATION, OperatorKind, Origin, WorkTable
 
@@ -52,6 +52,11 @@ def price(work: WorkTable, calibration: Calibration, cluster: Cluster) -> Pricin
         rows = np.flatnonzero(np.isnan(sheet.time_s) & np.isin(work.kind, kinds))
         if len(rows):
             room(work, rows, calibration, cluster, sheet)
+    if calibration.assumed_from:
+        computed = ~np.isnan(sheet.time_s) & ~known
+        sheet.origin[computed] = Origin.assumed
+        text = "no operator was measured on this device: in proportion to the data sheet of"
+        sheet.note(text, calibration.assumed_from)
     _price_communication(work, calibration, cluster, sheet)
 
     # a segment's duration is its own play: NaN until then, so that it cannot pass unplayed
@@ -64,7 +69,7 @@ def price(work: WorkTable, calibration: Calibration, cluster: Cluster) -> Pricin
             where=work.name[first] or f"work row {first}",
             hint="give it measured_s",
         )
-    _hold_bound(work, cluster, sheet, ~known)
+    _hold_bound(work, calibration, cluster, sheet, ~known)
     return sheet.done()
 
 
@@ -81,9 +86,52 @@ def _price_communication(
             sheet.note(*note)
 
 
-def _hold_bound(work: WorkTable, cluster: Cluster, sheet: Sheet, priced: NDArray[np.bool_]) -> None:
-    """Lift what is faster than the hardware allows."""
-    bound = bound_s(work, cluster)
+def least_s(
+    work: WorkTable,
+    calibration: Calibration,
+    cluster: Cluster,
+    curve: NDArray[np.int32],
+    origin: NDArray[np.int8],
+) -> NDArray[np.float64]:
+    """The least time that peak FLOP/s, memory bandwidth or the links allow each row: float64[W].
+
+    `curve` and `origin` are those of its pricing. A memory-bound kernel that was measured is held
+    to its own ideal traffic where that is less: a fused one moves less than its template states.
+    Traffic that the second-level cache may serve bounds nothing. 0 for rows that nothing bounds.
+    """
+    bound = _compute_bound_s(work, calibration, cluster, curve, origin)
+    kinds = tuple(int(kind) for kind in COMMUNICATION)
+    rows = np.flatnonzero(np.isin(work.kind, kinds) & np.isnan(work.measured_s))
+    bound[rows] = communication_bound_s(work, rows, cluster)
+    return bound
+
+
+def _compute_bound_s(
+    work: WorkTable,
+    calibration: Calibration,
+    cluster: Cluster,
+    used: NDArray[np.int32],
+    origin: NDArray[np.int8],
+) -> NDArray[np.float64]:
+    traffic = work.hbm_bytes.copy()
+    for i in np.unique(used[used >= 0]).tolist():
+        curve = calibration.curves[i]
+        if isinstance(curve, MemoryCurve) and curve.bytes_per_element:
+            rows = np.flatnonzero((used == i) & (origin < Origin.derived))
+            own = curve.traffic_bytes(*memory_shape(work, rows), traffic[rows])
+            traffic[rows] = np.minimum(traffic[rows], own)
+    return bound_s(work, traffic, cluster)
+
+
+def _hold_bound(
+    work: WorkTable,
+    calibration: Calibration,
+    cluster: Cluster,
+    sheet: Sheet,
+    priced: NDArray[np.bool_],
+) -> None:
+    """Lift what is faster than the hardware allows; communication was held when it was priced."""
+    bound = _compute_bound_s(work, calibration, cluster, sheet.curve, sheet.origin)
     below = priced & (sheet.time_s < bound)
     if below.any():
         sheet.time_s[below] = bound[below]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seer.calibration import Calibration, MemoryCurve
 from seer.cluster import Cluster
 from seer.cost.physics import assume
 from seer.cost.pricing import Rows, Sheet
 from seer.graph import DType, OperatorKind, Origin, Pass, WorkTable
+
+Floats = NDArray[np.float64]
 
 GENERIC = "generic"
 
@@ -64,8 +67,8 @@ def _price(
     own = _best(curves, name, train_pass)
     if own is not None:
         index, curve = own
-        shape = (work.m[rows].astype(np.float64), work.n[rows].astype(np.float64))
-        traffic = curve.traffic_bytes(*shape, _ELEMENT_BYTES[work.dtype[rows]], stated)
+        shape = memory_shape(work, rows)
+        traffic = curve.traffic_bytes(*shape, stated)
         at_best = Origin.derived if curve.measured_on else Origin.measured
         sheet.fill(rows, curve.evaluate(traffic, shape[1]), index, at_best)
         return
@@ -85,6 +88,12 @@ def _price(
     sheet.fill(rows, curve.evaluate(stated), index, Origin.derived)
     what = f"{name or 'a memory-bound operator'} {train_pass}"
     sheet.note("not measured, stated traffic over the throughput of streaming kernels", what)
+
+
+def memory_shape(work: WorkTable, rows: Rows) -> tuple[Floats, Floats, Floats]:
+    """Rows, columns and bytes per element of memory-bound work."""
+    sizes = (work.m[rows].astype(np.float64), work.n[rows].astype(np.float64))
+    return (*sizes, _ELEMENT_BYTES[work.dtype[rows]])
 
 
 def _best(

@@ -14,9 +14,25 @@ from seer.calibration import AttentionCurve, BackwardRatio, Lines, Measurements
 from seer.calibration.attention import PLACE_SCALE, AttentionFloor, AttentionShapes
 from seer.calibration.estimate import CurveInfo
 from seer.fit.describe import describe
-from seer.fit.validation import Mask, error_summary, held_out_errors, spread_from
+from seer.fit.validation import Mask, held_out_errors, held_out_summary, spread_from
 
 Floats = NDArray[np.float64]
+
+Choice = Mapping[str, Any]
+
+_HEADS_COUNT = (1.0, 0.5, 0.2, 0.4, 2.0, 2.0, 0.5)
+_SHARING_COUNTS = (0.5, 0.5, 0.2, 1.0, 2.0, 2.0, 0.5)
+CHOICES: tuple[Choice, ...] = (
+    {"neighbours": 6, "power": 3.0},
+    {"neighbours": 4, "power": 3.0},
+    {"neighbours": 4, "power": 2.0},
+    {"neighbours": 8, "power": 2.0},
+    {"neighbours": 8, "power": 2.0, "robust": True},
+    {"neighbours": 6, "power": 3.0, "scale": _HEADS_COUNT},
+    {"neighbours": 6, "power": 3.0, "scale": _SHARING_COUNTS},
+)
+"""Ways of averaging neighbours that cross-validation chooses among: how many, and whether a kernel
+minds the number of heads or how many share a key head."""
 
 _COLUMNS = ("batch", "heads", "kv_heads", "seq_q", "seq_kv")
 _HELD_OUT_BY = "whole (batch, heads, key heads, head size)"
@@ -55,17 +71,40 @@ def fit_attention(
         spread=spread_from(np.zeros(0), np.zeros(0)),
     )
 
-    def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
-        part = _fit(blank, shapes.where(seen), table.time_s[seen], form)
-        asked = shapes.where(hidden)
-        distance = part.lines.at(asked.places(), part.length(asked)).distance
-        return np.log(part.evaluate(asked).time_s / table.time_s[hidden]), distance
+    choice, log_error, distance = _choose(blank, shapes, table.time_s, form)
+    error = held_out_summary(log_error, distance, _groups(shapes), _HELD_OUT_BY)
+    return replace(
+        _averaged(_fit(blank, shapes, table.time_s, form), choice),
+        info=_describe(table, form, licence, date, error),
+        spread=spread_from(log_error, distance),
+    )
 
-    log_error, distance = held_out_errors(_groups(shapes), predict)
-    fitted = _fit(blank, shapes, table.time_s, form)
-    error = error_summary(log_error, _HELD_OUT_BY)
-    info = _describe(table, form, licence, date, error)
-    return replace(fitted, info=info, spread=spread_from(log_error, distance))
+
+def _choose(
+    blank: AttentionCurve, shapes: AttentionShapes, time_s: Floats, form: str
+) -> tuple[Choice, Floats, Floats]:
+    """The way of averaging with the least held-out error, that error, and the distances."""
+    drafts: dict[bytes, AttentionCurve] = {}
+
+    def judged(choice: Choice) -> tuple[Floats, Floats]:
+        def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
+            key = seen.tobytes()
+            if key not in drafts:  # the fit does not depend on the averaging
+                drafts[key] = _fit(blank, shapes.where(seen), time_s[seen], form)
+            part, asked = _averaged(drafts[key], choice), shapes.where(hidden)
+            distance = part.lines.at(asked.places(), part.length(asked)).distance
+            return np.log(part.evaluate(asked).time_s / time_s[hidden]), distance
+
+        return held_out_errors(_groups(shapes), predict)
+
+    found = [(choice, *judged(choice)) for choice in CHOICES]
+    if not np.isfinite(found[0][1]).any():
+        return found[0]
+    return min(found, key=lambda one: float(np.abs(one[1]).mean()))
+
+
+def _averaged(curve: AttentionCurve, choice: Choice) -> AttentionCurve:
+    return replace(curve, lines=replace(curve.lines, **choice))
 
 
 def _describe(
@@ -155,8 +194,9 @@ def fit_backward_ratio(
         return near.value - ratio[hidden], near.distance
 
     log_error, distance = held_out_errors(_groups(shapes), predict)
+    error = held_out_summary(log_error, distance, _groups(shapes), _HELD_OUT_BY)
     return BackwardRatio(
-        info=_describe(table, "auto", licence, date, error_summary(log_error, _HELD_OUT_BY)),
+        info=_describe(table, "auto", licence, date, error),
         kernel=str(table["kernel"][0]),
         dtype=str(table["dtype"][0]),
         window=window,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from seer.calibration import Calibration, Curve, GemmCurve, Measurements, MemoryCurve, joined
+from seer.calibration.device import MeasuredDevice
 from seer.calibration.fabric import Fabric
 from seer.errors import UsageError, nearest
 from seer.fit.accumulate import fit_accumulate
@@ -18,8 +17,10 @@ from seer.fit.collective import fit_collectives
 from seer.fit.describe import FORMS
 from seer.fit.gemm import fit_gemm, with_gradient_factor, with_repeat_spread
 from seer.fit.laws import LAW_OF, fit_laws
-from seer.fit.lend import device_key, lend_memory
+from seer.fit.lend import lend_memory, lent_law
+from seer.fit.lend_gemm import lend_gemms
 from seer.fit.memory import GENERIC_VARIANTS, fit_memory
+from seer.fit.names import device_key, is_relative, model_of, stem_of
 from seer.fit.polynomial import fit_polynomial
 
 Progress = Callable[[str, int, int], None]
@@ -44,7 +45,7 @@ def fit_measurements(
     *,
     licences: Mapping[str, str] | None = None,
     fabrics: Mapping[str, Fabric] | None = None,
-    hbm_bytes_per_s: Mapping[str, float] | None = None,
+    devices: Mapping[str, MeasuredDevice] | None = None,
     date: str = "",
     progress: Progress | None = None,
 ) -> tuple[Curve, ...]:
@@ -60,8 +61,8 @@ def fit_measurements(
     licences : mapping of source prefix to licence
     fabrics : mapping of label to Fabric
         What is known of the networks that collectives were measured on.
-    hbm_bytes_per_s : mapping of file stem to nominal bandwidth
-        Of the devices that gradient accumulation was measured on.
+    devices : mapping of file stem to MeasuredDevice
+        Data-sheet figures of this device and its relatives.
     date : str
         ISO date, written into every curve.
     progress : function (what, done, total), optional
@@ -74,8 +75,8 @@ def fit_measurements(
     if form not in FORMS:
         raise UsageError(f"there is no form '{form}'", hint=nearest(form, FORMS))
     licence = _licence_of(licences or {})
-    own = [table for table in measurements if not _relative(table, device)]
-    relatives = [table for table in measurements if _relative(table, device)]
+    own = [table for table in measurements if not is_relative(table, device)]
+    relatives = [table for table in measurements if is_relative(table, device)]
     keys = POLYNOMIAL_KEYS if form == "polynomial" else KEYS
     tables = {kind: _of_kind(own, kind, device) for kind in KEYS}
     jobs = [(kind, part) for kind, table in tables.items() if table for part in _parts(table, keys)]
@@ -83,19 +84,22 @@ def fit_measurements(
     for done, (kind, part) in enumerate(jobs):
         if progress:
             progress(_name(kind, part), done, len(jobs))
-        curves.append(_fit_one(kind, part, form, licence, date))
+        if kind == "gemm" and form != "polynomial":
+            beside = [p for k, p in jobs if k == kind and p is not part]
+            more: dict[str, Any] = {
+                "multiprocessors": _multiprocessors(device, devices or {}),
+                "sibling": _sibling(part, beside, relatives),
+            }
+            curves.append(fit_gemm(part, form, licence, date, **more))
+        else:
+            curves.append(_fit_one(kind, part, form, licence, date))
     if form == "polynomial":
         curves += _network_polynomials(own, licence, date)
     else:
         curves = _completed(curves, tables, relatives, device, form, licence, date)
-        curves += _accumulate(relatives, hbm_bytes_per_s or {}, licence, date)
-        curves += [
-            curve
-            for kind in LAW_OF
-            if (table := _of_kind(own, kind, device))
-            for curve in fit_laws(table, form, licence, date)
-        ]
-        curves += _lent(curves, relatives, device, hbm_bytes_per_s or {}, form, licence, date)
+        curves += _from_relatives(
+            curves, own, relatives, device, devices or {}, form, licence, date
+        )
         curves += fit_collectives(
             [table for table in own if table.kind == "collective"],
             borrowed=[table for table in relatives if table.kind == "collective"],
@@ -108,6 +112,62 @@ def fit_measurements(
     if not curves:
         raise UsageError("none of these measurements gives a curve", where=device)
     return tuple(sorted(curves, key=_preference))
+
+
+def _from_relatives(
+    curves: Sequence[Curve],
+    own: Sequence[Measurements],
+    relatives: Sequence[Measurements],
+    device: str,
+    devices: Mapping[str, MeasuredDevice],
+    form: str,
+    licence: Licence,
+    date: str,
+) -> Iterator[Curve]:
+    """Laws, and what a device was not measured for."""
+    bandwidth = {name: known.hbm_bytes_per_s for name, known in devices.items()}
+    yield from _accumulate(relatives, bandwidth, licence, date)
+    for kind in LAW_OF:
+        yield from _laws(kind, own, relatives, device, form, licence, date)
+    yield from _lent_gemms(curves, relatives, devices, licence, date)
+    yield from _lent(curves, relatives, device, bandwidth, form, licence, date)
+
+
+def _laws(
+    kind: str,
+    own: Sequence[Measurements],
+    relatives: Sequence[Measurements],
+    device: str,
+    form: str,
+    licence: Licence,
+    date: str,
+) -> Iterator[Curve]:
+    """The device's own laws, or as they are those of the relatives that were passed."""
+    table = _of_kind(own, kind, device)
+    lent = None if table else _of_kind(relatives, kind, device)
+    if table:
+        yield from fit_laws(table, form, licence, date)
+    elif lent:
+        whose = stem_of(lent.file.split(", ")[0])
+        yield from (lent_law(c, whose) for c in fit_laws(lent, form, licence, date))
+
+
+def _sibling(
+    part: Measurements, beside: Sequence[Measurements], relatives: Sequence[Measurements]
+) -> Measurements | None:
+    """The same product at twice as many shapes or more: of another stack, or of the same stack on
+    a like device."""
+    lent = [p for t in relatives if t.kind == "gemm" for p in _parts(t)]
+    able = [*beside, *(p for p in lent if p.source[0] == part.source[0])]
+    key = [part[column][0] for column in KEYS["gemm"]]
+    same = [o for o in able if [o[column][0] for column in KEYS["gemm"]] == key]
+    largest = max(same, key=len, default=None)
+    return largest if largest is not None and len(largest) >= 2 * len(part) else None
+
+
+def _multiprocessors(device: str, devices: Mapping[str, MeasuredDevice]) -> int:
+    name = device_key(device, devices)
+    return devices[name].multiprocessors if name else 0
 
 
 def _licence_of(licences: Mapping[str, str]) -> Licence:
@@ -131,8 +191,8 @@ def _completed(
 ) -> list[Curve]:
     """What follows from several tables together: ratios, the generic curve, gradient factors."""
     more = [*_ratios(tables["attention"], "", licence, date)]
-    for other in sorted({_model(table.file) for table in relatives}):
-        theirs = [table for table in relatives if _model(table.file) == other]
+    for other in sorted({model_of(table.file) for table in relatives}):
+        theirs = [table for table in relatives if model_of(table.file) == other]
         more += _ratios(_of_kind(theirs, "attention", device), other, licence, date)
     if tables["memory"]:
         more += _generic(tables["memory"], form, licence, date)
@@ -149,10 +209,23 @@ def _accumulate(
     """The cost of fp32 accumulation, from training GEMMs of another device."""
     found: list[Curve] = []
     for name, bandwidth in hbm_bytes_per_s.items():
-        tables = [t for t in relatives if t.kind == "gemm" and _stem(t.file) == name]
+        tables = [t for t in relatives if t.kind == "gemm" and stem_of(t.file) == name]
         share = fit_accumulate(tables, bandwidth, name, licence, date) if tables else None
         found += [share] if share else []
     return found
+
+
+def _lent_gemms(
+    curves: Sequence[Curve],
+    relatives: Sequence[Measurements],
+    devices: Mapping[str, MeasuredDevice],
+    licence: Licence,
+    date: str,
+) -> Iterator[GemmCurve]:
+    own = [c for c in curves if isinstance(c, GemmCurve)]
+    tables = [t for t in relatives if t.kind == "gemm" and device_key(stem_of(t.file), devices)]
+    named = [(device_key(stem_of(t.file), devices), p) for t in tables for p in _parts(t)]
+    return lend_gemms(own, named, licence, date)
 
 
 def _lent(
@@ -168,7 +241,7 @@ def _lent(
     own = device_key(device, hbm_bytes_per_s)
     theirs: dict[str, list[MemoryCurve]] = {}
     for table in relatives:
-        name = device_key(_stem(table.file), hbm_bytes_per_s)
+        name = device_key(stem_of(table.file), hbm_bytes_per_s)
         if own and name and table.kind == "memory":
             found = [fit_memory(part, form, licence, date) for part in _parts(table)]
             found += _generic(table, form, licence, date)
@@ -185,7 +258,7 @@ def fit_calibration(
     name: str = "",
     licences: Mapping[str, str] | None = None,
     fabrics: Mapping[str, Fabric] | None = None,
-    hbm_bytes_per_s: Mapping[str, float] | None = None,
+    devices: Mapping[str, MeasuredDevice] | None = None,
     prefer: Sequence[str] = (),
     date: str = "",
     commands: Sequence[str] = (),
@@ -198,7 +271,7 @@ def fit_calibration(
         form,
         licences=licences,
         fabrics=fabrics,
-        hbm_bytes_per_s=hbm_bytes_per_s,
+        devices=devices,
         date=date,
         progress=progress,
     )
@@ -223,31 +296,6 @@ def fit_calibration(
             "No sustained factor is declared.",
         ),
     )
-
-
-_FORM = re.compile(r"sxm|pcie")
-_GPU = re.compile(r"(gb|gh|mi|a|b|h|l|v)\d{2,4}[a-z]?(?=[_.-]|$)")
-
-
-def _model(name: str) -> str:
-    """The GPU model that a file or device name begins with ("h200_sxm_train.csv": h200), or ""."""
-    found = _GPU.match(os.path.basename(name).lower())
-    return found.group() if found else ""
-
-
-def _stem(file: str) -> str:
-    return os.path.basename(file).removesuffix(".gz").removesuffix(".csv").lower()
-
-
-def _relative(table: Measurements, device: str) -> bool:
-    """Whether a table is named after another GPU model or board than the device: it lends ratios.
-
-    A PCIe board of the same GPU has another power limit and memory clock.
-    """
-    if not _model(device):
-        return False
-    boards = {*_FORM.findall(_stem(table.file)), *_FORM.findall(device.lower())}
-    return _model(table.file) not in ("", _model(device)) or len(boards) > 1
 
 
 def _of_kind(measurements: Sequence[Measurements], kind: str, device: str) -> Measurements | None:
@@ -286,8 +334,6 @@ def _fit_one(kind: str, part: Measurements, form: str, licence: Licence, date: s
     if form == "polynomial":
         key = {column: str(part[column][0]) for column in POLYNOMIAL_KEYS[kind]}
         return fit_polynomial(part, key, licence, date)
-    if kind == "gemm":
-        return fit_gemm(part, form, licence, date)
     if kind == "attention":
         return fit_attention(part, form, licence, date)
     return fit_memory(part, form, licence, date)

@@ -76,10 +76,29 @@ def fit_collectives(
         _residuals(curve, group) for curve, group in zip(drafts, groups.values(), strict=True)
     ]
     pooled = _spread([r for rows in residuals for r in rows], CollectiveSpread())
-    return tuple(
+    main = tuple(
         replace(curve, spread=_spread(rows, pooled), info=_info(curve, group, rows, date, licence))
         for curve, group, rows in zip(drafts, groups.values(), residuals, strict=True)
     )
+    return main + tuple(_kept_apart(groups, known, pooled, date, licence))
+
+
+def _kept_apart(
+    groups: Mapping[Key, Sequence[Series]],
+    fabrics: Mapping[str, Fabric],
+    pooled: CollectiveSpread,
+    date: str,
+    licence: Callable[[str], str] | None,
+) -> Iterable[CollectiveCurve]:
+    """Curves of the sources with a coarse clock that a merge leaves out: for their own rows."""
+    for key, group in groups.items():
+        fine = {s.n_ranks for s in group if not s.coarse}
+        for source in dict.fromkeys(s.source for s in group if s.coarse and s.n_ranks in fine):
+            own = [s for s in group if s.source == source and s.coarse]
+            draft = _draft(key, own, fabrics.get(key[1], Fabric()))
+            rows = _residuals(draft, own)
+            info = _info(draft, own, rows, date, licence)
+            yield replace(draft, spread=_spread(rows, pooled), info=info, stack=source)
 
 
 # ---- curves ---------------------------------------------------------------------------------
@@ -266,9 +285,27 @@ def _info(
         form="monotone log-log",
         points=len(sizes),
         domain=domain,
-        error=_errors(residuals),
+        error=_errors(residuals) | _coverage(residuals),
         notes=(f"{len(group)} series, {len(curve.scales)} scales",),
     )
+
+
+def _coverage(residuals: Sequence[Residual]) -> dict[str, float]:
+    """Share of hidden points inside the 90 % interval that the other series suggest."""
+    inside: list[NDArray[np.bool_]] = []
+    for i, one in enumerate(residuals):
+        rest = [other for j, other in enumerate(residuals) if j != i]
+        spread = _spread(rest, CollectiveSpread())
+        large = one.message_bytes >= LARGE_BYTES
+        width = {
+            "series": np.where(large, spread.same_scale, spread.same_scale_small),
+            "scale": np.full(len(large), spread.other_scale),
+            "sizes": np.full(len(large), spread.beyond),
+        }[one.held_out]
+        known = np.isfinite(width)
+        inside.append(np.abs(one.log_error[known]) <= 1.6449 * width[known])
+    found = np.concatenate(inside) if inside else np.zeros(0, bool)
+    return {"interval_coverage": round(float(found.mean()), 4)} if len(found) else {}
 
 
 def _errors(residuals: Sequence[Residual]) -> dict[str, object]:
@@ -277,7 +314,6 @@ def _errors(residuals: Sequence[Residual]) -> dict[str, object]:
     errors: dict[str, object] = {"held_out_by": "series", "n": 0}
     if not by_series:
         return errors
-    size = np.concatenate([r.message_bytes for r in by_series])
     relative = np.expm1(np.concatenate([r.log_error for r in by_series]))
     if not len(relative):
         return errors
@@ -287,9 +323,12 @@ def _errors(residuals: Sequence[Residual]) -> dict[str, object]:
         "p90_ape": float(np.quantile(np.abs(relative), 0.9)),
         "bias": float(np.mean(relative)),
     }
-    large = np.abs(relative[size >= LARGE_BYTES])
-    if len(large):
-        errors["median_ape_from_1_mib"] = float(np.median(large))
+    for held_out, key in (("series", "median_ape_from_1_mib"), ("scale", "median_ape_other_scale")):
+        parts = [r.log_error[r.message_bytes >= LARGE_BYTES] for r in by_series]
+        mine = [p for p, r in zip(parts, by_series, strict=True) if r.held_out == held_out]
+        large = np.abs(np.expm1(np.concatenate(mine))) if mine else np.empty(0)
+        if len(large):
+            errors[key] = float(np.median(large))
     beyond = [r.log_error for r in residuals if r.held_out == "sizes"]
     if beyond and len(np.concatenate(beyond)):
         beyond_ape = np.abs(np.expm1(np.concatenate(beyond)))

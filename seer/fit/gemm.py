@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from seer.calibration import Curve, GemmCurve, Lines, Measurements, Roofline
-from seer.calibration.gemm import BATCHED_SCALE, ELEMENT_BYTES
+from seer.calibration.gemm import BATCHED_SCALE, ELEMENT_BYTES, idle_factor
 from seer.fit.describe import describe
 from seer.fit.validation import (
     Mask,
     error_summary,
     held_out_errors,
+    held_out_summary,
     repeat_spread,
     spread_from,
 )
@@ -24,10 +27,15 @@ from seer.graph import Origin
 
 Floats = NDArray[np.float64]
 
-_SAMPLE = 4000
+_SAMPLE = 2000
 """Points that the six numbers of the roofline are fitted to; more do not change them."""
 
 _START = Roofline(4e-6, 2e14, 1.5e12, 100.0, 1e-9, 3.0)
+
+_WAVE_SHARES = (0.0, 0.3, 0.5)
+
+_RATIO: dict[str, Any] = {"neighbours": 24, "power": 2.0}
+"""The ratio of two stacks varies less than either: more neighbours (by held-out error)."""
 
 _PAIRS = 50
 """Shapes that two stacks must share before their disagreement says something."""
@@ -36,15 +44,45 @@ _LARGE_FLOP = 1e12
 """A GEMM of this size or more is compute-bound on any GPU since 2020: it sets the far level."""
 
 
-def fit_gemm(table: Measurements, form: str, licence: Callable[[str], str], date: str) -> GemmCurve:
+@dataclass(frozen=True)
+class Points:
+    """Measured products: shape columns m, n, k, batch, and seconds."""
+
+    shape: tuple[Floats, Floats, Floats, Floats]
+    time_s: Floats
+
+    @staticmethod
+    def of(table: Measurements) -> Points:
+        """The rows of a table."""
+        m, n, k, batch = (np.asarray(table[c], np.float64) for c in ("m", "n", "k", "batch"))
+        return Points((m, n, k, batch), table.time_s)
+
+    def where(self, rows: Mask) -> Points:
+        """The rows that a mask selects."""
+        m, n, k, batch = (column[rows] for column in self.shape)
+        return Points((m, n, k, batch), self.time_s[rows])
+
+
+def fit_gemm(
+    table: Measurements,
+    form: str,
+    licence: Callable[[str], str],
+    date: str,
+    *,
+    multiprocessors: int = 0,
+    sibling: Measurements | None = None,
+) -> GemmCurve:
     """Fit one curve to measurements of one dtype, variant, pass and stack.
 
-    `form` is "auto" (roofline with residuals) or "roofline" (the smooth part alone).
+    `form` is "auto" (roofline with residuals) or "roofline" (the smooth part alone). `sibling` are
+    more measurements of the same product by another stack or a like device: where they foretell
+    hidden shapes better than these alone, their lines fill in, shifted by the ratio of the two.
     """
-    shape = tuple(np.asarray(table[c], np.float64) for c in ("m", "n", "k", "batch"))
-    batched = bool(shape[3].max() > 1)
+    own = Points.of(table)
+    batched = bool(own.shape[3].max() > 1)
+    columns = ("m", "n", "k", "batch")
     blank = GemmCurve(
-        info=describe(table, form, licence, date, ("m", "n", "k", "batch")),
+        info=describe(table, form, licence, date, columns),
         dtype=str(table["dtype"][0]),
         variant=str(table["variant"][0]),
         train_pass=str(table["train_pass"][0]),
@@ -53,51 +91,120 @@ def fit_gemm(table: Measurements, form: str, licence: Callable[[str], str], date
         roofline=_START,
         lines=Lines(np.ones((1, 1)), np.ones(1), np.zeros((1, 1)), (1.0,)),
         spread=spread_from(np.zeros(0), np.zeros(0)),
+        multiprocessors=0 if batched else multiprocessors,
     )
-    fitted = _fit(blank, shape, table.time_s, form, {})
-    options = _choose(fitted, shape, table.time_s) if form != "roofline" else {}
-    fitted = _fit(blank, shape, table.time_s, form, options)
-    place, _ = fitted.query(*shape)
-    _, groups = np.unique(place, axis=0, return_inverse=True)
-
-    def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
-        part = _fit(blank, tuple(s[seen] for s in shape), table.time_s[seen], form, options)
-        query = tuple(s[hidden] for s in shape)
-        time_s = part.evaluate(*query).time_s
-        return np.log(time_s / table.time_s[hidden]), part.lines.at(*part.query(*query)).distance
-
-    log_error, distance = held_out_errors(groups.reshape(-1), predict)
+    lender = Points.of(sibling) if sibling is not None and form == "auto" else None
+    found = [_judged(blank, own, None, form)]
+    found += [_judged(blank, own, lender, form)] if lender else []
+    fitted, log_error, distance = min(found, key=lambda f: float(np.abs(f[1]).mean()))
     by = "whole (m, n, k)" if batched else "whole (n, k)"
-    training = (shape[0] >= 512) & (shape[1] >= 1024) & (shape[2] >= 1024)
-    error = error_summary(log_error, by)
+    m, n, k, _ = own.shape
+    training = (m >= 512) & (n >= 1024) & (k >= 1024)
+    _, groups = np.unique(fitted.query(*own.shape)[0], axis=0, return_inverse=True)
+    error = held_out_summary(log_error, distance, groups.reshape(-1), by)
     if not batched and 0 < training.sum() < len(training):
         large = error_summary(log_error[training], by)
-        error |= {f"training_{key}": large[key] for key in ("median_ape", "p90_ape", "bias", "n")}
-    info = describe(table, form, licence, date, ("m", "n", "k", "batch"), error)
+        figures = ("median_ape", "p90_ape", "bias", "n")  # none of them where nothing was hidden
+        error |= {f"training_{key}": large[key] for key in figures if key in large}
+    notes: tuple[str, ...] = ()
+    if sibling is not None and len(fitted.lines.borrowed):
+        whose = f"{sibling.source[0]} ({os.path.basename(sibling.file.split(', ')[0])})"
+        notes = (f"unmeasured (n, k) from {whose}, by the measured ratio to it",)
+    info = describe(table, form, licence, date, columns, error, notes)
     return replace(fitted, info=info, spread=spread_from(log_error, distance))
+
+
+def _judged(
+    blank: GemmCurve, own: Points, lender: Points | None, form: str
+) -> tuple[GemmCurve, Floats, Floats]:
+    """The curve, and its error and distance at hidden places: hidden of the lender's too."""
+    plain = form == "roofline"
+    blank = blank if plain else _with_waves(blank, own)
+    fitted = _fit(blank, own, lender, form, {})
+    options = {} if plain else _choose(fitted, own)
+    fitted = _fit(blank, own, lender, form, options)
+    start = replace(blank, roofline=fitted.roofline)
+    places = fitted.query(*own.shape)[0]
+    theirs = fitted.query(*lender.shape)[0] if lender else places[:0]
+    _, groups = np.unique(np.concatenate([places, theirs]), axis=0, return_inverse=True)
+    groups = groups.reshape(-1)
+    mine, lent = groups[: len(places)], groups[len(places) :]
+
+    def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
+        left = lender.where(~np.isin(lent, mine[hidden])) if lender else None
+        part = _fit(start, own.where(seen), left, form, options)
+        asked = own.where(hidden)
+        near = part.lines.at(*part.query(*asked.shape))
+        return np.log(part.evaluate(*asked.shape).time_s / asked.time_s), near.distance
+
+    return fitted, *held_out_errors(mine, predict)
 
 
 def _fit(
     blank: GemmCurve,
-    shape: tuple[Floats, ...],
-    time_s: Floats,
+    own: Points,
+    lender: Points | None,
     form: str,
     options: dict[str, float],
 ) -> GemmCurve:
-    roofline = fit_roofline(shape, time_s, ELEMENT_BYTES[blank.dtype])
+    roofline = _fit_roofline(blank, own if lender is None else lender)
     curve = replace(blank, roofline=roofline)
-    residual = np.log(time_s / curve.prior_s(*shape))
+    residual = np.log(own.time_s / curve.prior_s(*own.shape))
     if form == "roofline":
         residual = np.zeros_like(residual)
-    place, position = curve.query(*shape)
+    place, position = curve.query(*own.shape)
     scale = BATCHED_SCALE if curve.axis == "batch" else (1.0, 1.0)
-    large = 2.0 * np.prod(shape, axis=0) >= _LARGE_FLOP
+    large = 2.0 * np.prod(own.shape, axis=0) >= _LARGE_FLOP
     level = float(np.median(residual[large])) if large.sum() >= 20 else 0.0
     lines = Lines.from_points(place, position, residual, scale, **options)
+    if lender is not None:
+        beside = np.log(lender.time_s / curve.prior_s(*lender.shape))
+        theirs = Lines.from_points(*curve.query(*lender.shape), beside, scale)
+        lines = _filled_in(lines, theirs, residual, (place, position))
     return replace(curve, lines=lines, level=round(level, 5))
 
 
-def fit_roofline(shape: tuple[Floats, ...], time_s: Floats, element_bytes: float) -> Roofline:
+def _filled_in(own: Lines, theirs: Lines, residual: Floats, at: tuple[Floats, Floats]) -> Lines:
+    """Own lines, and those that only the other stack has, moved by the ratio of the two."""
+    ratio = Lines.from_points(*at, residual - theirs.at(*at).value, own.scale, **_RATIO)
+    known = {tuple(place) for place in own.places.tolist()}
+    fresh = np.array([tuple(place) not in known for place in theirs.places.tolist()], bool)
+    axis = np.unique(np.concatenate([own.axis, theirs.axis]))
+    values = np.full((len(own.places) + int(fresh.sum()), len(axis)), np.nan)
+    values[: len(own.places), np.searchsorted(axis, own.axis)] = own.values
+    places = np.concatenate([own.places, theirs.places[fresh]])
+    for i, (place, line) in enumerate(zip(theirs.places[fresh], theirs.values[fresh], strict=True)):
+        there = ~np.isnan(line)
+        where = theirs.axis[there]
+        shift = ratio.at(np.repeat(place[None], len(where), axis=0), where).value
+        values[len(own.places) + i, np.searchsorted(axis, where)] = line[there] + shift
+    borrowed = np.arange(len(own.places), len(places))
+    return replace(own, places=places, axis=axis, values=values, borrowed=borrowed)
+
+
+def _with_waves(blank: GemmCurve, own: Points) -> GemmCurve:
+    """The share of idle multiprocessors with the least error at hidden lines."""
+    if not blank.multiprocessors:
+        return blank
+
+    def loss(share: float) -> float:
+        curve = _fit(replace(blank, wave_share=share), own, None, "auto", {})
+        return _left_out(curve, own)
+
+    return replace(blank, wave_share=min(_WAVE_SHARES, key=loss))
+
+
+def _fit_roofline(blank: GemmCurve, points: Points) -> Roofline:
+    m, n, k, batch = points.shape
+    if blank.wave_share:
+        batch = batch * idle_factor(m, n, blank.multiprocessors) ** blank.wave_share
+    shape = (m, n, k, batch)
+    return fit_roofline(shape, points.time_s, ELEMENT_BYTES[blank.dtype], blank.roofline)
+
+
+def fit_roofline(
+    shape: tuple[Floats, ...], time_s: Floats, element_bytes: float, start: Roofline = _START
+) -> Roofline:
     """The six numbers of the smooth part, by robust least squares in log time."""
     pick = np.linspace(0, len(time_s) - 1, min(_SAMPLE, len(time_s))).astype(int)
     m, n, k, batch = (s[pick] for s in shape)
@@ -111,33 +218,31 @@ def fit_roofline(shape: tuple[Floats, ...], time_s: Floats, element_bytes: float
     def off(x: Floats) -> Floats:
         return np.asarray(np.log(roofline(x).time_s(m, n, k, batch, element_bytes)) - target)
 
-    start = np.log([*list(_START.__dict__.values())[:5], _START.sharpness - 1.0])
-    best = least_squares(off, start, loss="soft_l1", f_scale=0.1, max_nfev=60).x
+    begin = np.log([*list(start.__dict__.values())[:5], max(start.sharpness - 1.0, 1e-3)])
+    best = least_squares(off, begin, loss="soft_l1", f_scale=0.1, max_nfev=60).x
     found = asdict(roofline(best))
     return Roofline(**{name: float(f"{value:.6g}") for name, value in found.items()})
 
 
-def _choose(curve: GemmCurve, shape: tuple[Floats, ...], time_s: Floats) -> dict[str, float]:
+def _choose(curve: GemmCurve, own: Points) -> dict[str, float]:
     """Number of lines and power of distance with the least error at hidden lines."""
-    pick = np.linspace(0, len(time_s) - 1, min(_SAMPLE, len(time_s))).astype(int)
-    query = tuple(s[pick] for s in shape)
-    best, options = np.inf, {"neighbours": 8, "power": 3.0}
+    options = [{"neighbours": n, "power": p} for n, p in product((4, 8, 12), (2.0, 3.0))]
     if len(curve.lines.places) < 4:
-        return options
-    for neighbours, power in product((4, 8, 12), (2.0, 3.0)):
-        lines = Lines(
-            curve.lines.places,
-            curve.lines.axis,
-            curve.lines.values,
-            curve.lines.scale,
-            neighbours,
-            power,
-        )
-        time_held_out = replace(curve, lines=lines).evaluate(*query, leave_out=True).time_s
-        loss = float(np.abs(np.log(time_held_out / time_s[pick])).mean())
-        if loss < best:
-            best, options = loss, {"neighbours": neighbours, "power": power}
-    return options
+        return {"neighbours": 8, "power": 3.0}
+
+    def loss(option: dict[str, float]) -> float:
+        lines = replace(curve.lines, **option)  # type: ignore[arg-type]
+        return _left_out(replace(curve, lines=lines), own)
+
+    return min(options, key=loss)
+
+
+def _left_out(curve: GemmCurve, own: Points) -> float:
+    """Mean error of a sample of points, each asked without its own line."""
+    pick = np.linspace(0, len(own.time_s) - 1, min(_SAMPLE, len(own.time_s))).astype(int)
+    m, n, k, batch = (s[pick] for s in own.shape)
+    time_s = curve.evaluate(m, n, k, batch, leave_out=True).time_s
+    return float(np.abs(np.log(time_s / own.time_s[pick])).mean())
 
 
 def with_repeat_spread(curves: list[Curve], table: Measurements | None) -> list[Curve]:

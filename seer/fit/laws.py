@@ -12,7 +12,7 @@ from scipy.optimize import least_squares
 from seer.calibration import Lines, Measurements
 from seer.calibration.laws import LAWS, LawCurve, Shape
 from seer.fit.describe import describe
-from seer.fit.validation import Mask, error_summary, held_out_errors, spread_from
+from seer.fit.validation import Mask, held_out_errors, held_out_summary, spread_from
 
 Floats = NDArray[np.float64]
 
@@ -63,8 +63,9 @@ def fit_law(table: Measurements, form: str, licence: Callable[[str], str], date:
         spread=spread_from(np.zeros(0), np.zeros(0)),
     )
     _, groups = np.unique(law.places(x), axis=0, return_inverse=True)
-    choice, log_error, distance = _choose(blank, x, table.time_s, groups.reshape(-1), form)
-    error = error_summary(log_error, f"whole shapes, all {law.columns[0]}")
+    groups = groups.reshape(-1)
+    choice, log_error, distance = _choose(blank, x, table.time_s, groups, form)
+    error = held_out_summary(log_error, distance, groups, f"whole shapes, all {law.columns[0]}")
     return replace(
         _averaged(_fit(blank, x, table.time_s, form), choice),
         info=describe(table, form, licence, date, law.columns, error),

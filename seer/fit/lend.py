@@ -1,4 +1,4 @@
-"""Memory-bound operators that nobody measured on a device, from those of its relatives."""
+"""Operators that nobody measured on a device, from those of its relatives."""
 
 from __future__ import annotations
 
@@ -7,21 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from seer.calibration import MemoryCurve, Spread
+from seer.calibration import LawCurve, MemoryCurve, Spread
 
 LENT_SPREAD = 0.15
 """Standard deviation of log(time) that lending adds. The one kernel measured on five devices (bf16
 to fp8 conversion, 885 shapes) lands 3 to 20 % off when it is lent from one to another."""
-
-
-def device_key(name: str, known: Mapping[str, float]) -> str:
-    """The longest known device that a file or device name begins with, or "".
-
-    >>> device_key("h100_sxm_train", {"h100_sxm": 1.0, "h200_sxm": 2.0})
-    'h100_sxm'
-    """
-    plain = name.replace("-", "_")
-    return max((key for key in known if plain.startswith(key)), key=len, default="")
 
 
 def lend_memory(
@@ -52,16 +42,31 @@ def lend_memory(
         known |= {(c.variant, c.train_pass) for c in fresh}
 
 
+def lent_law(curve: LawCurve, measured_on: str) -> LawCurve:
+    """A law of a relative with the same peaks and links, as it is but less certain."""
+    note = f"measured on {measured_on}"
+    return replace(
+        curve,
+        spread=less_certain(curve.spread),
+        info=replace(curve.info, notes=(*curve.info.notes, note)),
+    )
+
+
+def less_certain(spread: Spread) -> Spread:
+    """A spread with that of lending in quadrature."""
+    near = round(float(np.hypot(spread.near, LENT_SPREAD)), 4)
+    return Spread(max(spread.repeat, LENT_SPREAD), near, spread.slope)
+
+
 def scaled(curve: MemoryCurve, ratio: float, measured_on: str) -> MemoryCurve:
     """The curve with its time beyond the launch floor multiplied by `ratio`."""
     beyond = np.maximum(curve.knot_time_s - curve.floor_s, 0.0)
-    near = float(np.hypot(curve.spread.near, LENT_SPREAD))
     note = f"times of {measured_on} beyond the launch, x {ratio:.3f} (nominal memory bandwidths)"
     return replace(
         curve,
         knot_time_s=curve.floor_s + beyond * ratio,
         row_s_per_column=curve.row_s_per_column * ratio,
         measured_on=measured_on,
-        spread=Spread(max(curve.spread.repeat, LENT_SPREAD), round(near, 4), curve.spread.slope),
+        spread=less_certain(curve.spread),
         info=replace(curve.info, notes=(*curve.info.notes, note)),
     )

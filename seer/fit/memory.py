@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from seer.calibration import Measurements, MemoryCurve
 from seer.fit.describe import describe
@@ -20,6 +22,11 @@ _KNOTS_PER_OCTAVE = 2
 _FLOOR_S = 3e-6
 """Launch floor of a curve whose measurements are all slower: the smallest kernels of the A100 and
 H100 tables take 1 to 3 us inside a stream."""
+
+Way = Literal["knots", "line", "columns"]
+
+_FEW_POINTS = 40
+"""Below this a line of two numbers may foretell hidden sizes better than knots."""
 
 _COLUMN_GAIN = 0.85
 """A row-length factor is kept when it brings the held-out error down to this share or less, or the
@@ -67,52 +74,79 @@ def fit_memory(
         spread=spread_from(np.zeros(0), np.zeros(0)),
     )
 
-    def held_out(by_columns: bool) -> Floats:
-        def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
-            shape = (size[seen], columns[seen], rows[seen])
-            curve = _fit(blank, *shape, table.time_s[seen], by_columns, ceiling)
-            time_s = curve.evaluate(size[hidden], columns[hidden]).time_s
-            return np.log(time_s / table.time_s[hidden]), np.zeros(int(hidden.sum()))
-
-        return held_out_errors(groups, predict)[0]
-
     stream = np.array([str(v).startswith("stream_") for v in table["variant"]], bool)
     ceiling = float((size / table.time_s)[stream].max()) if stream.any() else np.inf
     few = len(np.unique(columns)) < 3
     _, groups = np.unique(size if few else columns, return_inverse=True)
-    log_error, by_columns = held_out(False), False
-    if not few and variant != "generic" and len(table) >= 4 * len(np.unique(columns)):
-        finer, shape = held_out(True), (size, columns, rows, table.time_s)
-        by_columns = bool(np.abs(finer).mean() < _COLUMN_GAIN * np.abs(log_error).mean())
-        if np.abs(finer).mean() < _COLUMN_LOSS * np.abs(log_error).mean():
-            plain, split = (_fit(blank, *shape, by) for by in (False, True))
-            by_columns |= _miss(split, *shape) < _COLUMN_GAIN * _miss(plain, *shape)
-        log_error = finer if by_columns else log_error
+    points = Points(size, columns, rows, table.time_s)
+    way, log_error = _choose(blank, points, groups.reshape(-1), ceiling, few)
     near = np.zeros(len(log_error))
     by = "whole sizes" if few else "whole row lengths"
     error = held_out_summary(log_error, near, groups.reshape(-1), by)
     large = size >= LARGE_BYTES
     if 0 < large.sum() < len(size):
         part = error_summary(log_error[large], by)
-        error |= {
-            f"large_{key}": part[key] for key in ("median_ape", "p90_ape", "n") if key in part
-        }
+        kept = ("median_ape", "p90_ape", "n")
+        error |= {f"large_{key}": part[key] for key in kept if key in part}
     return replace(
-        _fit(blank, size, columns, rows, table.time_s, by_columns, ceiling),
+        _fit(blank, points, way, ceiling),
         info=describe(table, form, licence, date, names, error),
-        spread=spread_from(log_error, np.zeros(len(log_error))),
+        spread=spread_from(log_error, near),
     )
 
 
-def _fit(
-    blank: MemoryCurve,
-    size: Floats,
-    columns: Floats,
-    rows: Floats,
-    time_s: Floats,
-    by_columns: bool,
-    ceiling: float = np.inf,
-) -> MemoryCurve:
+class Points(NamedTuple):
+    """Measured kernels: ideal traffic in bytes, row length, rows, seconds."""
+
+    size: Floats
+    columns: Floats
+    rows: Floats
+    time_s: Floats
+
+    def where(self, keep: Mask) -> Points:
+        """The points that a mask selects."""
+        return Points(*(values[keep] for values in self))
+
+
+def _choose(
+    blank: MemoryCurve, points: Points, groups: NDArray[np.intp], ceiling: float, few: bool
+) -> tuple[Way, Floats]:
+    """Knots, a line, or knots with a factor by row length: what errs least at hidden groups."""
+
+    def held_out(way: Way) -> Floats:
+        def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
+            curve, asked = _fit(blank, points.where(seen), way, ceiling), points.where(hidden)
+            time_s = curve.evaluate(asked.size, asked.columns).time_s
+            return np.log(time_s / asked.time_s), np.zeros(int(hidden.sum()))
+
+        return held_out_errors(groups, predict)[0]
+
+    def mean(log_error: Floats) -> float:
+        return float(np.abs(log_error).mean())
+
+    way: Way = "knots"
+    log_error = held_out(way)
+    if blank.variant == "generic":
+        return way, log_error
+    line = held_out("line")
+    if len(points.size) <= _FEW_POINTS and mean(line) < _COLUMN_GAIN * mean(log_error):
+        way, log_error = "line", line
+    if not few and len(points.size) >= 4 * len(np.unique(points.columns)):
+        finer = held_out("columns")
+        better = mean(finer) < _COLUMN_GAIN * mean(log_error)
+        if mean(finer) < _COLUMN_LOSS * mean(log_error):
+            plain, split = (
+                _fit(blank, points, way, ceiling),
+                _fit(blank, points, "columns", ceiling),
+            )
+            better |= _miss(split, points) < _COLUMN_GAIN * _miss(plain, points)
+        if better:
+            way, log_error = "columns", finer
+    return way, log_error
+
+
+def _fit(blank: MemoryCurve, points: Points, way: Way, ceiling: float = np.inf) -> MemoryCurve:
+    size, columns, rows, time_s = points
     few, many = rows <= _FEW_ROWS, rows >= _MANY_ROWS
     per_column = 0.0
     if few.any() and many.sum() >= 20 and blank.variant != "generic":
@@ -120,7 +154,7 @@ def _fit(
         per_column = float(np.median((time_s / columns)[few & (columns >= columns[few].max())]))
         size, columns, time_s = size[many], columns[many], time_s[many]
     floor = min(float(time_s.min()), _FLOOR_S)
-    knots, times = fit_knots(size, time_s)
+    knots, times = (fit_line if way == "line" else fit_knots)(size, time_s)
     if ceiling < np.inf:
         times = np.maximum(times, np.where(knots > CACHE_BYTES, knots / ceiling, 0.0))
     curve = replace(
@@ -130,7 +164,7 @@ def _fit(
         floor_s=round(floor, 9),
         row_s_per_column=per_column,
     )
-    if not by_columns:
+    if way != "columns":
         return curve
     for _ in range(3):  # alternate: factor of each row length, then knots of what is left
         shift = np.log(time_s / curve.evaluate(size).time_s)
@@ -141,9 +175,25 @@ def _fit(
     return replace(curve, column_knots=widths, column_log_factor=factor)
 
 
-def _miss(curve: MemoryCurve, size: Floats, columns: Floats, rows: Floats, time_s: Floats) -> float:
+def _miss(curve: MemoryCurve, points: Points) -> float:
     """Mean absolute error of log(time)."""
-    return float(np.abs(np.log(curve.evaluate(size, columns).time_s / time_s)).mean())
+    time_s = curve.evaluate(points.size, points.columns).time_s
+    return float(np.abs(np.log(time_s / points.time_s)).mean())
+
+
+def fit_line(size: Floats, time_s: Floats) -> tuple[Floats, Floats]:
+    """Launch + bytes / throughput, as knots over a range four times wider at both ends.
+
+    >>> size = np.array([1e6, 2e6, 8e6])
+    >>> knots, times = fit_line(size, 1e-5 + size / 1e12)
+    >>> bool(np.allclose(times, 1e-5 + knots / 1e12))
+    True
+    """
+    (launch, per_byte), _ = nnls(
+        np.stack([1 / time_s, size / time_s], axis=1) * [1e-6, 1e-12], np.ones(len(size))
+    )
+    knots = np.geomspace(size.min() / 4, size.max() * 4, 12)
+    return knots, np.maximum.accumulate(launch * 1e-6 + per_byte * 1e-12 * knots)
 
 
 def fit_knots(size: Floats, time_s: Floats) -> tuple[Floats, Floats]:

@@ -64,6 +64,27 @@ def held_out_errors(
     return log_error, distance
 
 
+def interval_coverage(log_error: Floats, distance: Floats, groups: NDArray[np.intp]) -> float:
+    """Share of hidden points inside the central 90 % interval that the other folds suggest."""
+    fold, inside = folds_of(groups), np.zeros(len(groups), bool)
+    for f in range(int(fold.max()) + 1):
+        mine = fold == f
+        spread = spread_from(log_error[~mine], distance[~mine])
+        width = _NORMAL_90 * spread.at(np.maximum(distance[mine], 1e-3), np.zeros(int(mine.sum())))
+        inside[mine] = np.abs(log_error[mine]) <= width
+    return _rounded(inside.mean())
+
+
+def held_out_summary(
+    log_error: Floats, distance: Floats, groups: NDArray[np.intp], held_out_by: str
+) -> dict[str, Any]:
+    """`error_summary` with the share of hidden points inside the 90 % interval."""
+    error = error_summary(log_error, held_out_by)
+    if error["n"]:
+        error["interval_coverage"] = interval_coverage(log_error, distance, groups)
+    return error
+
+
 def error_summary(log_error: Floats, held_out_by: str) -> dict[str, Any]:
     """The `error` mapping of a curve: median and 90th percentile of |error|, bias, n."""
     relative = np.expm1(log_error[np.isfinite(log_error)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import msgspec
 
 from seer.calibration import SCHEMA, Calibration, KernelRatio
+from seer.calibration.assumed import Proportions, assumed
+from seer.calibration.check import check_calibration
+from seer.calibration.device import MeasuredDevice
 from seer.calibration.fabric import Fabric, fabrics_from_json
 from seer.errors import UnreadableError
 from seer.readers import shipped
@@ -31,8 +35,9 @@ def read_calibration(name_or_path: PathLike) -> Calibration:
     Raises UsageError for an unknown name, UnreadableError for anything that is not a calibration.
     """
     path = str(shipped.resolve("calibrations", name_or_path))
+    content = read_bytes(path, LIMIT_BYTES)
     try:
-        data: Any = msgspec.json.decode(read_bytes(path, LIMIT_BYTES))
+        data: Any = msgspec.json.decode(content)
     except msgspec.DecodeError as fault:
         raise UnreadableError("this is not JSON", where=path, why=str(fault)) from None
     schema = data.get("schema") if isinstance(data, dict) else None
@@ -44,12 +49,41 @@ def read_calibration(name_or_path: PathLike) -> Calibration:
             hint="`seer fit` makes one from measurements",
         )
     try:
-        calibration = Calibration.from_json(data)
-        return replace(calibration, kernel_ratios=read_kernel_ratios(calibration.device))
+        calibration = _assumed(data) if "assumed" in data else Calibration.from_json(data)
+        _check_words(calibration)
+        ratios = read_kernel_ratios(calibration.device)
     except (KeyError, TypeError, ValueError, AttributeError) as fault:
         raise UnreadableError(
             "the calibration file is damaged", where=path, why=f"{type(fault).__name__}: {fault}"
         ) from None
+    check_calibration(calibration, path)
+    # An assumed calibration depends on its base as well, whose hash it still carries.
+    digest = hashlib.sha256(content + calibration.sha256.encode()).hexdigest()
+    return replace(calibration, kernel_ratios=ratios, sha256=digest)
+
+
+def _check_words(calibration: Calibration) -> None:
+    """Raise TypeError where a name or a list of words is something else."""
+    for key in ("name", "device", "date", "software", "burst"):
+        if not isinstance(getattr(calibration, key), str):
+            raise TypeError(f"{key} is not a text")
+    for key in ("prefer", "commands", "notes"):
+        if not all(isinstance(word, str) for word in getattr(calibration, key)):
+            raise TypeError(f"{key} is not a list of texts")
+
+
+def _assumed(data: dict[str, Any]) -> Calibration:
+    """A file that names another calibration and the ratios of the data sheets."""
+    how = data["assumed"]
+    if how["from"] not in shipped.names("calibrations") or how["from"] == data["name"]:
+        raise ValueError(f"there is no shipped calibration '{how['from']}' to start from")
+    ratio = Proportions(
+        {name: float(value) for name, value in how["flop"].items()},
+        float(how["hbm"]),
+        float(how["spread"]),
+    )
+    found = assumed(read_calibration(how["from"]), data["name"], data["device"], ratio)
+    return replace(found, notes=(*found.notes, how["source"], *data["notes"]))
 
 
 def write_calibration(calibration: Calibration, path: PathLike, *, overwrite: bool = True) -> None:
@@ -85,11 +119,14 @@ def read_kernel_ratios(device: str) -> tuple[KernelRatio, ...]:
     )
 
 
-def read_measured_devices() -> dict[str, float]:
-    """Nominal HBM bandwidth of devices that lend measurements, by file stem. Bytes/s."""
+def read_measured_devices() -> dict[str, MeasuredDevice]:
+    """Data-sheet figures of devices that measurements name, by file stem."""
     name = str(shipped.folder("clusters").parent / "devices" / "measured.json")
     value = parse_json(decode(read_bytes(name, SPEC_LIMIT_BYTES), name), name)
-    return {k: float(v["hbm_bytes_per_s"]) for k, v in value["devices"].items()}
+    return {
+        key: MeasuredDevice(float(v["hbm_bytes_per_s"]), int(v.get("multiprocessors", 0)))
+        for key, v in value["devices"].items()
+    }
 
 
 def read_fabrics(path: PathLike | None = None) -> dict[str, Fabric]:

@@ -18,7 +18,8 @@ from seer.readers import doors, shipped
 from seer.readers import overrides as edits
 from seer.readers.files import read_structured
 from seer.readers.huggingface import is_huggingface
-from seer.readers.job_checks import check_job, derive_dp, schedule_name
+from seer.readers.job_checks import check_job, derive_dp, recompute_notes, schedule_name
+from seer.readers.job_limits import check_sizes
 from seer.readers.schema import Count, Spec, validate
 from seer.readers.specs import (
     Recompute,
@@ -180,6 +181,7 @@ def _resolve(
         mapping = _edit(mapping, path, value, place, folder)
     spec = validate(_Job, mapping, place)
     draft = _draft(spec, place, folder)
+    check_sizes(draft, _gpus(spec, place))
     plan, note = _plan(spec, draft, place, choose)
     batch = spec.training.global_batch
     notes = [*draft.notes, note] if note else list(draft.notes)
@@ -193,7 +195,7 @@ def _resolve(
         notes=tuple(notes),
     )
     check_job(job)
-    return job
+    return replace(job, notes=(*notes, *recompute_notes(job.training, job.model)))
 
 
 def _edit(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from seer.errors import InfeasibleError, UsageError, nearest
 from seer.readers.job_limits import check_plan_size, check_sizes
-from seer.spec import Job
+from seer.spec import Job, ModelSpec, TrainingSpec
 
 PEAK_OF = {"fp8": "fp8", "fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 """Precision -> the peak of a device that it needs, where they do not have the same name."""
@@ -53,6 +53,28 @@ def derive_dp(gpus: int, tp: int, cp: int, pp: int, dp: int | None, where: str) 
         what = f"dp {dp} does not fit: {gpus} GPUs over {product} leave dp {gpus // ranks}"
         raise InfeasibleError(what, where=where, hint="leave dp out; it follows from the GPUs")
     return gpus // ranks
+
+
+def recompute_notes(training: TrainingSpec, model: ModelSpec) -> list[str]:
+    """Notes on modules that are named for recomputation and change nothing."""
+    named = training.recompute_modules
+    if named and training.recompute != "selective":
+        words = ", ".join(named)
+        return [
+            f"recompute_modules ({words}) change nothing: recompute is {training.recompute}, "
+            "not selective"
+        ]
+    absent = {
+        "moe": not model.experts,
+        "moe_act": not model.experts,
+        "shared_experts": not model.shared_ffn_hidden,
+        "mla_up_proj": model.mla is None,
+    }
+    return [
+        f"recompute_modules: {model.name} has no {name}, it changes nothing"
+        for name in dict.fromkeys(named)
+        if absent.get(name, False)
+    ]
 
 
 def _refuse(job: Job, path: str, what: str, hint: str = "") -> None:

@@ -21,8 +21,9 @@ import numpy as np
 
 from seer.calibration.collective import COLLECTIVES
 from seer.calibration.measurements import Measurements
-from seer.errors import UnreadableError
+from seer.errors import UnreadableError, nearest
 from seer.readers.files import parse_json
+from seer.readers.measurement_checks import GEMM_DTYPES, fastest, too_fast
 from seer.readers.measurement_memory import TRAFFIC_PER_ELEMENT
 from seer.readers.measurement_parts import DTYPES, PASSES
 
@@ -31,6 +32,12 @@ SCHEMA = "seer.measurements/1"
 ELEMENT_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 
 FEWEST_FOR_SPREAD = 5
+
+LARGEST_SIZE = 1e15
+"""No size is larger: a petabyte."""
+
+_AMOUNTS = ("hbm_bytes", "message_bytes", "head_dim", "head_dim_v")
+"""Sizes that may be fractions: traffic of odd types, the mean of two head sizes."""
 
 _WIDTH = 2 * 0.8416
 """The 20th and 80th percentile of a normal distribution lie 0.8416 deviations out."""
@@ -100,6 +107,10 @@ def _row(entry: Any, conditions: Mapping[str, Any], source: str) -> tuple[str, R
         value = shape.get(name, otherwise)
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise _Unusable(f"{name} is {value!r}, not a positive number")
+        if value > LARGEST_SIZE:
+            raise _Unusable(f"{name} is {value!r}, more than {LARGEST_SIZE:g}")
+        if name not in _AMOUNTS and value != round(value):
+            raise _Unusable(f"{name} is {value!r}, not a whole number")
         return float(value)
 
     dtype = str(entry.get("dtype", ""))
@@ -115,7 +126,20 @@ def _row(entry: Any, conditions: Mapping[str, Any], source: str) -> tuple[str, R
     if make is None:
         raise _Unusable(f"the kind {kind!r} is not known")
     table = "memory" if kind == "optimizer" else kind
-    return table, make(size, shape, text) | _times(entry)
+    row = make(size, shape, text) | _times(entry)
+    if kind == "gemm":
+        _refuse_odd_product(row)
+    return table, row
+
+
+def _refuse_odd_product(row: Row) -> None:
+    """Raise _Unusable for a type that nobody knows and for a rate that no device has."""
+    dtype = row["dtype"]
+    if dtype not in GEMM_DTYPES:
+        raise _Unusable(f"dtype is '{dtype}', not a data type: {nearest(dtype, GEMM_DTYPES)}")
+    rate = 2.0 * row["m"] * row["n"] * row["k"] * row["batch"] / row["time_s"]
+    if rate > fastest(dtype):
+        raise _Unusable(too_fast(rate))
 
 
 def _gemm(size: Size, shape: Mapping[str, Any], text: Row) -> Row:
@@ -180,6 +204,10 @@ def _collective(kind: str, size: Size, text: Row, conditions: Mapping[str, Any])
     ranks, nodes = size("ranks"), float(conditions.get("nodes", 1))
     if ranks < 2:
         raise _Unusable(f"ranks is {ranks:g}: a collective needs two")
+    if not 1 <= nodes <= ranks or ranks % nodes:
+        raise _Unusable(f"{ranks:g} ranks do not spread evenly over {nodes:g} nodes")
+    if not str(conditions.get("fabric", "unspecified")).strip():
+        raise _Unusable("fabric is empty: the network must have a name")
     return {
         "collective": kind,
         "n_ranks": ranks,

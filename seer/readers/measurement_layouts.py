@@ -56,7 +56,7 @@ def recognise(header: list[str], path: str) -> Layout:
     if len(columns) < len(header):
         raise UnreadableError("a column is named twice", where=where)
     for layout in LAYOUTS:
-        if columns.issuperset(layout.needs):
+        if columns.issuperset((*layout.needs, *layout.numbers)):
             return layout
     for layout in LAYOUTS:
         missing = [name for name in layout.needs if name not in columns]

@@ -35,6 +35,7 @@ from seer.readers import measurement_layouts as layouts
 from seer.readers.files import PathLike, decode, read_bytes
 from seer.readers.kineto_events import is_trace
 from seer.readers.kineto_measurements import Samples, read_samples, tables_of
+from seer.readers.measurement_checks import unusable
 from seer.readers.measurement_json import is_measurements, read_measurement_json
 from seer.readers.nccl_tests import UNKNOWN_FABRIC, is_nccl_tests, read_nccl_tests
 
@@ -166,6 +167,8 @@ def _read_table(text: str, path: str) -> Found:
     layout = layouts.recognise(header, path)
     cells = {name: np.array(column, object) for name, column in zip(header, rows, strict=True)}
     numbers, bad = _numbers(cells, layout.numbers, layout.optional)
+    beyond = unusable(layout.name, {**cells, **numbers})
+    bad = [reason or more for reason, more in zip(bad, beyond, strict=True)]
     usable = np.array([not reason for reason in bad], bool)
     kept = {name: values[usable] for name, values in {**cells, **numbers}.items()}
     tables: list[Measurements] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 from seer.readers import shipped
 from seer.readers.files import read_structured
+from seer.readers.published_words import count_of
 
 Row = Mapping[str, str]
 _ARCHITECTURE = ("norm", "position", "activation", "tied_embeddings")
@@ -28,21 +29,21 @@ def model_of(row: Row, notes: list[str]) -> tuple[dict[str, Any], int]:
     matrix (Llama), a plain one with layer norm, learned positions and a tied one (GPT).
     """
     gated = row.get("gated_ffn") == "1"
-    layers = int(row["n_layers"])
+    layers = count_of(row, "n_layers")
     model: dict[str, Any] = {
         "name": row["model"],
         "layers": layers,
-        "hidden": int(row["hidden"]),
-        "heads": int(row["heads"]),
-        "kv_heads": int(row["kv_heads"] or row["heads"]),
-        "head_dim": int(row["head_dim"]),
-        "ffn_hidden": int(row["ffn_hidden"]),
-        "vocab": int(row["vocab"]),
+        "hidden": count_of(row, "hidden"),
+        "heads": count_of(row, "heads"),
+        "kv_heads": count_of(row, "kv_heads", count_of(row, "heads")),
+        "head_dim": count_of(row, "head_dim"),
+        "ffn_hidden": count_of(row, "ffn_hidden"),
+        "vocab": count_of(row, "vocab"),
         "activation": "swiglu" if gated else "gelu",
         "norm": "rms_norm" if gated else "layer_norm",
         "position": "rope" if gated else "learned",
         "tied_embeddings": not gated,
-        "mtp_layers": int(row.get("mtp_layers") or 0),
+        "mtp_layers": count_of(row, "mtp_layers", 0),
     }
     known = _shipped(row["model"], model["hidden"])
     model |= {key: known[key] for key in _ARCHITECTURE if key in known}
@@ -52,7 +53,7 @@ def model_of(row: Row, notes: list[str]) -> tuple[dict[str, Any], int]:
     if "squared-relu" in note and not known:
         model |= {"activation": "squared_relu", "position": "rope"}
     if model["position"] == "learned":
-        model["max_positions"] = int(row["seq_len"])
+        model["max_positions"] = count_of(row, "seq_len")
     if not known and row.get("arch") == "dense":
         notes.append(f"{model['norm']} and {model['position']} positions are taken by the family")
     model |= _window(note) | _latent(row.get("mla", ""))
@@ -74,11 +75,11 @@ def _shipped(name: str, hidden: int) -> dict[str, Any]:
 
 def _experts(row: Row, layers: int) -> dict[str, Any]:
     return {
-        "experts": int(row["n_experts"]),
-        "top_k": int(row["top_k"]),
-        "expert_ffn_hidden": int(row["moe_ffn_hidden"]),
-        "shared_ffn_hidden": int(row.get("shared_ffn_hidden") or 0),
-        "dense_layers": min(int(row.get("n_dense_layers") or 0), layers),
+        "experts": count_of(row, "n_experts"),
+        "top_k": count_of(row, "top_k"),
+        "expert_ffn_hidden": count_of(row, "moe_ffn_hidden"),
+        "shared_ffn_hidden": count_of(row, "shared_ffn_hidden", 0),
+        "dense_layers": min(count_of(row, "n_dense_layers", 0), layers),
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +18,26 @@ from seer.readers.files import PathLike, decode, read_bytes, read_structured
 from seer.readers.job import read_job
 from seer.readers.published_machine import cluster_of
 from seer.readers.published_model import model_of
-from seer.readers.published_words import overlap_edits, parallelism_of, training_of, why_not
+from seer.readers.published_words import (
+    count_of,
+    number_of,
+    overlap_edits,
+    parallelism_of,
+    training_of,
+    why_not,
+)
 from seer.spec import Job
 
 LIMIT_BYTES = 64 * 2**20
 REQUIRED = ("id", "source_group", "n_layers", "hidden", "n_gpus", "iteration_time_s")
+COLUMN_OF = {
+    "global_batch": "gbs",
+    "micro_batch": "mbs",
+    "sequence_length": "seq_len",
+    "gpus": "n_gpus",
+    "layers": "n_layers",
+}
+"""Keys of a job -> columns of the table, where they differ."""
 
 
 @dataclass(frozen=True)
@@ -78,20 +93,43 @@ def read_published_runs(
     stacks = _stacks()
     runs: list[PublishedRun] = []
     skipped: list[SkippedRun] = []
-    for row in reader:
+    seen: set[str] = set()
+    for given in _rows(reader, str(path)):
+        # A short row leaves its last columns unset; no column of text is None from here on.
+        row = {name: value or "" for name, value in given.items() if isinstance(name, str)}
         try:
             reason = why_not(row, grades)
-            if reason:
-                skipped.append(SkippedRun(row["id"], row["source_group"], reason))
-            else:
+            if not reason and row["id"] in seen:
+                reason = f"the id '{row['id'][:80]}' was given in a row above"
+            if not reason:
                 runs.append(_run(row, stacks))
+                seen.add(row["id"])
         except (SeerError, ValueError) as error:
-            reason = error.what if isinstance(error, SeerError) else str(error)
-            skipped.append(SkippedRun(row["id"] or "", row["source_group"] or "", reason))
+            reason = _told(error) if isinstance(error, SeerError) else str(error)
+        if reason:
+            skipped.append(SkippedRun(row["id"], row["source_group"], reason))
     return runs, skipped
 
 
+def _rows(reader: csv.DictReader[str], path: str) -> Iterator[dict[str, str]]:
+    try:
+        yield from reader
+    except csv.Error as fault:
+        where = f"{path}, line {reader.line_num}"
+        raise UnreadableError("this is not CSV", where=where, why=str(fault)) from None
+
+
+def _told(error: SeerError) -> str:
+    """What is wrong, with the key of the job where the text alone does not name it."""
+    key = error.where.rpartition(": ")[2].rpartition(".")[2]
+    column = COLUMN_OF.get(key, key)
+    return f"{column}: {error.what}" if error.what.endswith("is not accepted") else error.what
+
+
 def _run(row: Mapping[str, str], stacks: Mapping[str, str]) -> PublishedRun:
+    published_s = number_of(row, "iteration_time_s")
+    if not published_s > 0:
+        raise ValueError(f"iteration_time_s is {published_s:g}: a time is above zero")
     notes: list[str] = []
     model, layers = model_of(row, notes)
     spec: dict[str, Any] = {
@@ -99,7 +137,7 @@ def _run(row: Mapping[str, str], stacks: Mapping[str, str]) -> PublishedRun:
         "model": model,
         "cluster": cluster_of(row, notes),
         "framework": _preset(row.get("software", ""), stacks),
-        "gpus": int(row["n_gpus"]),
+        "gpus": count_of(row, "n_gpus"),
         "training": training_of(row, notes),
         "parallelism": parallelism_of(row, layers, notes),
     }
@@ -110,7 +148,7 @@ def _run(row: Mapping[str, str], stacks: Mapping[str, str]) -> PublishedRun:
         id=row["id"],
         group=row["source_group"],
         grade=row["grade"],
-        published_s=float(row["iteration_time_s"]),
+        published_s=published_s,
         job=replace(job, notes=(*job.notes, *notes)),
         gpu_class=row.get("gpu_class", ""),
         precision_class=row.get("precision_class", ""),

@@ -5,6 +5,7 @@ Each function appends to `notes` what it had to assume.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -78,15 +79,43 @@ def why_not(row: Row, grades: str) -> str:
     return ""
 
 
+def number_of(row: Row, column: str) -> float:
+    """A finite number of a row; raises ValueError that names the column."""
+    try:
+        value = float(row.get(column, ""))
+    except ValueError:
+        raise ValueError(f"{column} is {row.get(column, '')!r}, not a number") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{column} is {row[column]!r}, not a finite number")
+    return value
+
+
+def count_of(row: Row, column: str, otherwise: int | None = None) -> int:
+    """A whole number from 1; `otherwise`, which is allowed too, for an empty cell.
+
+    Raises ValueError that names the column.
+    """
+    text = row.get(column, "")
+    if not text and otherwise is not None:
+        return otherwise
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(f"{column} is {text[:40]!r}, not a whole number") from None
+    if value < 1 and value != otherwise:
+        raise ValueError(f"{column} is {value}: it is counted from 1")
+    return value
+
+
 def training_of(row: Row, notes: list[str]) -> dict[str, Any]:
     """The `training` section of a row."""
     precision = row["precision_class"]
     if PRECISIONS[precision] != precision:
         notes.append(f"{precision} is forecast as {PRECISIONS[precision]}")
     training: dict[str, Any] = {
-        "sequence_length": int(row["seq_len"]),
-        "global_batch": int(row["gbs"]),
-        "micro_batch": int(row["mbs"]),
+        "sequence_length": count_of(row, "seq_len"),
+        "global_batch": count_of(row, "gbs"),
+        "micro_batch": count_of(row, "mbs"),
         "precision": PRECISIONS[precision],
     }
     recompute = row.get("recompute_class", "")
@@ -107,7 +136,7 @@ def training_of(row: Row, notes: list[str]) -> dict[str, Any]:
 
 def parallelism_of(row: Row, layers: int, notes: list[str]) -> dict[str, Any]:
     """The `parallelism` section of a row for a model of `layers` layers."""
-    tp, pp, cp = int(row["tp"]), int(row["pp"]), int(row.get("cp") or 1)
+    tp, pp, cp = count_of(row, "tp"), count_of(row, "pp"), count_of(row, "cp", 1)
     schedule = SCHEDULES[row.get("schedule_class", "")] if pp > 1 else None
     plan: dict[str, Any] = {
         "tp": tp,
@@ -120,8 +149,8 @@ def parallelism_of(row: Row, layers: int, notes: list[str]) -> dict[str, Any]:
     if plan["sequence_parallel"]:
         notes.append("sequence parallelism is inferred from tp above 1")
     if row.get("arch") == "moe":
-        plan["ep"] = int(row.get("ep") or 1)
-        plan["etp"] = int(row.get("etp") or 0)
+        plan["ep"] = count_of(row, "ep", 1)
+        plan["etp"] = count_of(row, "etp", 0)
     plan |= _sharding(row, pp, notes)
     if cp > 1 and "fsdp2" in row.get("sharding", ""):
         plan["cp_comm"] = "all_gather"
@@ -140,7 +169,7 @@ def _chunks(row: Row, pp: int, schedule: str | None, notes: list[str]) -> int:
     if schedule in V_SHAPED:
         return 2
     if row.get("vpp"):
-        return int(row["vpp"])
+        return count_of(row, "vpp")
     if row.get("schedule_class") == "interleaved":
         notes.append(f"virtual stages are not published: {INTERLEAVED_CHUNKS} per rank")
         return INTERLEAVED_CHUNKS
@@ -155,10 +184,10 @@ def _sharding(row: Row, pp: int, notes: list[str]) -> dict[str, Any]:
         notes.append("FSDP without reshard: parameters stay gathered from forward to backward")
         return {"zero": 3, "reshard_after_forward": False}
     plan: dict[str, Any] = {"zero": zero}
-    dp = int(row["n_gpus"]) // (int(row["tp"]) * pp * int(row.get("cp") or 1))
-    group = int(row.get("shard_group") or 0)
+    dp = count_of(row, "n_gpus") // (count_of(row, "tp") * pp * count_of(row, "cp", 1))
+    group = count_of(row, "shard_group", 0)
     if word == "hsdp" and not group:
-        group = int(row.get("gpus_per_node") or 8)
+        group = count_of(row, "gpus_per_node", 8)
         notes.append(f"the shard group is not published: one node of {group}")
     if zero == 3 and group and group != dp:  # a group of the size of dp means all of them
         plan["shard_group"] = group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from inspect import isclass
 from typing import Annotated, Any, TypeVar, get_args
@@ -33,9 +34,25 @@ def _with_unit(parse: Callable[[Any], float]) -> BeforeValidator:
     return BeforeValidator(validate)
 
 
+SLOWEST_BYTES_PER_S = 1e6
+"""No link of a training machine is slower than 1 MB/s: a smaller number lacks its unit."""
+
+
+def _bandwidth(value: Any) -> float:
+    """A bandwidth; a number without a unit that can only be one of another unit is refused."""
+    found = parse_bandwidth(value)
+    if found < SLOWEST_BYTES_PER_S and not re.search("[A-Za-z]/?[a-z]", str(value)):
+        raise UsageError(
+            f"{found:g} bytes/s?",
+            why="a number without a unit is bytes per second, and no link is that slow",
+            hint=f"write {found:g} Gbit/s or {found / 8:g} GB/s",
+        )
+    return found
+
+
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Bytes = Annotated[float, _with_unit(parse_bytes)]
-BytesPerSecond = Annotated[float, _with_unit(parse_bandwidth)]
+BytesPerSecond = Annotated[float, _with_unit(_bandwidth)]
 Seconds = Annotated[float, _with_unit(parse_seconds)]
 FlopPerSecond = Annotated[float, _with_unit(parse_flop_per_s)]
 

@@ -192,10 +192,22 @@ def _experts(spec: _Model, place: str) -> None:
         raise UsageError(what, where=place)
 
 
+def _check_tiers(spec: _Cluster, place: str) -> None:
+    """A domain of a tier is made of whole nodes."""
+    for i, tier in enumerate(spec.tiers):
+        if tier.size % spec.devices_per_node:
+            raise UsageError(
+                f"a tier of {tier.size} GPUs is not made of whole nodes of {spec.devices_per_node}",
+                where=f"{place}: tiers[{i}].size",
+                hint="a multiple of devices_per_node, or 0 for all",
+            )
+
+
 def read_cluster(source: Source, where: str = "") -> Cluster:
     """A cluster from a shipped name, a spec file or a mapping."""
     mapping, place = load("clusters", source, where)
     spec = validate(_Cluster, mapping, place)
+    _check_tiers(spec, place)
     device = spec.device.model_dump()
     device["peak_flop_per_s"] = {str(k): v for k, v in device["peak_flop_per_s"].items()}
     return Cluster(

@@ -18,7 +18,7 @@ _WORDS = ("dtype", "variant", "kernel", "impl", "collective", "fabric", "train_p
 def to_json(calibration: Calibration, skipped: Sequence[str]) -> dict[str, Any]:
     """Plain data: the calibration with the coefficients of its curves left out."""
     whole = calibration.to_json()
-    kept = ("family", "info", *_WORDS, "stack", "causal", "n_ranks", "n_nodes")
+    kept = ("family", "info", *_WORDS, "stack", "causal", "window", "kind", "key", "measured_on")
     return {
         **whole,
         "schema": SCHEMA,
@@ -53,8 +53,13 @@ def print_calibration(calibration: Calibration, console: Console) -> None:
 
 def _label(curve: Curve) -> str:
     words = [str(getattr(curve, name, "")) for name in _WORDS if getattr(curve, name, "")]
-    causal = ["causal"] if getattr(curve, "causal", False) else []
-    return " ".join([str(curve.to_json().get("family", "")).replace("_", " "), *words, *causal])
+    window = getattr(curve, "window", 0)
+    words += [f"window {window}"] if window else []
+    words += [str(value) for value in getattr(curve, "key", {}).values()]
+    place = getattr(curve, "measured_on", "")
+    words += [f"(from {place})"] if place else []
+    family = getattr(curve, "law", "") or str(curve.to_json().get("family", ""))
+    return " ".join([family.replace("_", " "), *words])
 
 
 def _percent(value: Any) -> str:

@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from seer.explain import Explanation
-from seer.graph import OperatorKind
 from seer.units import format_bytes, format_rate, format_seconds
 
 SCHEMA = "seer.explain/1"
@@ -26,10 +25,11 @@ def to_json(job: str, explanations: Sequence[Explanation]) -> dict[str, Any]:
         "operators": [
             {
                 "name": one.name,
-                "kind": OperatorKind(int(one.work["kind"])).name,
+                "kind": one.work["kind"],
                 "work": dict(one.work),
                 "time_s": one.time_s,
                 "count": one.count,
+                "on_reported_rank": one.count > 0,
                 "share": one.share,
                 "origin": one.origin,
                 "spread": one.spread,
@@ -51,18 +51,21 @@ def print_explanations(explanations: Sequence[Explanation], console: Console) ->
 
 
 def _print_one(one: Explanation, console: Console) -> None:
-    kind = OperatorKind(int(one.work["kind"])).name
+    kind = one.work["kind"]
     console.print(f"[bold]{escape(one.name)}[/bold]  {kind}, {_shape(one.work)}")
-    console.print(
-        f"  {format_seconds(one.time_s)} each, {one.count:,.0f} times on this rank, "
-        f"{one.share:.1%} of the iteration"
-    )
+    if one.count:
+        runs = f"{one.count:,.0f} times on this rank, {one.share:.1%} of the iteration"
+    else:
+        runs = "on another stage, not on the reported rank"
+    console.print(f"  {format_seconds(one.time_s)} each, {runs}")
     rates = ", ".join(
         format_rate(value, "FLOP/s" if key == "flop_per_s" else "B/s")
         + (" of messages" if key == "message_bytes_per_s" else "")
         for key, value in one.achieved.items()
     )
-    console.print(f"  {rates or 'no rate'}; not below {format_seconds(one.bound_s)} on this device")
+    what = "these links" if one.work["message_bytes"] else "this device"
+    bound = f"; not below {format_seconds(one.bound_s)} on {what}" if one.bound_s else ""
+    console.print(f"  {rates or 'no rate'}{bound}")
     spread = "" if one.spread != one.spread else f", give or take {one.spread:.0%}"
     if one.curve is None:
         console.print(f"  {one.origin}: no curve{spread}")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, is_dataclass
+from pathlib import PurePath
 from typing import Any
 
 import seer
+from seer.errors import SeerError
 from seer.forecast import Forecast
+from seer.readers import shipped
+from seer.readers.files import SPEC_LIMIT_BYTES, read_bytes
 from seer.spec import Job
 
 SCHEMA = "seer.forecast/1"
@@ -57,6 +61,11 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
                 "device": forecast.calibration.device,
                 "date": forecast.calibration.date,
                 "burst": forecast.calibration.burst,
+                "sha256": forecast.calibration.sha256 or None,
+            },
+            "layer_template": {
+                "name": PurePath(job.layer_template).name,
+                "sha256": _template_sha256(job),
             },
             "framework": job.framework.name,
             "rank": forecast.rank,
@@ -64,6 +73,15 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "notes": list(job.notes),
         "warnings": list(forecast.warnings),
     }
+
+
+def _template_sha256(job: Job) -> str | None:
+    """Hash of the layer template's file; None where it was standard input or is gone."""
+    try:
+        path = shipped.resolve("layers", job.layer_template)
+        return hashlib.sha256(read_bytes(path, SPEC_LIMIT_BYTES)).hexdigest()
+    except SeerError:
+        return None
 
 
 def _inputs(job: Job) -> dict[str, Any]:

@@ -213,14 +213,14 @@ def _by_fabric(
     known = [c for c in calibration.curves if isinstance(c, CollectiveCurve)]
 
     def choose(words: Sequence[str]) -> CollectiveCurve | None:
-        collective, label, nodes, per_node = words
+        collective, label, nodes, per_node, source = words
         fabric = fabrics.get(label, Fabric())
         inside = fabric.one_domain or float(nodes) == 1
         scale = IN_NODE if inside else int(float(per_node))
         wanted = (_WORDS.get(collective, collective), fabric.pooled_as or label, scale)
-        return next(
-            (c for c in known if (c.collective, c.fabric, c.ranks_per_node) == wanted), None
-        )
+        able = [c for c in known if (c.collective, c.fabric, c.ranks_per_node) == wanted]
+        own = [c for c in able if c.stack == source]
+        return next(iter(own or [c for c in able if not c.stack]), None)
 
     def ask(curve: CollectiveCurve, part: Measurements) -> Estimate:
         size = np.asarray(part["message_bytes"], np.float64)
@@ -228,7 +228,8 @@ def _by_fabric(
         nodes = np.ones_like(nodes) if curve.ranks_per_node == IN_NODE else nodes
         return curve.evaluate(size, np.asarray(part["n_ranks"]).astype(int), nodes)
 
-    columns = [table[name] for name in ("collective", "fabric", "n_nodes", "ranks_per_node")]
+    names = ("collective", "fabric", "n_nodes", "ranks_per_node")
+    columns = [*(table[name] for name in names), table.source]
     kinds = np.array([_WORDS.get(str(name), str(name)) for name in table["collective"]], object)
     dtypes = np.array([(_dtype(str(d)) or DType.none).name for d in table["dtype"]], object)
     return _grouped(table, columns, choose, ask, kinds, dtypes, "no curve of that fabric and scale")

@@ -1,0 +1,21 @@
+"""What fits need to know of the devices that measurements name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MeasuredDevice:
+    """Data-sheet figures of a device, by the stem of its measurement files.
+
+    Attributes
+    ----------
+    hbm_bytes_per_s : float
+        Nominal memory bandwidth.
+    multiprocessors : int
+        0 = not stated.
+    """
+
+    hbm_bytes_per_s: float
+    multiprocessors: int = 0
