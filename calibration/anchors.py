@@ -4,21 +4,27 @@
 
 For every device and precision the anchors follow from a rule, not from their error: of the (up to)
 three source groups with the most dense rows that can be forecast, the row with the median published
-utilisation, so a typical run. Mixtures of experts stand in only where there is nothing dense: what
-is unknown about them is not the clock. A device and precision with fewer than four rows gets no
-factor, since too little would remain to score. Prints the `seer fit --from-run` commands; `--write` runs them.
+utilisation, so a typical run. Mixtures of experts are no anchors: what is unknown about them is not
+the clock. A device and precision with fewer than four rows gets no factor, since too little would
+remain to score. Prints the `seer fit --from-run` commands; `--write` runs them, and then keeps the
+factors that say something: those further from 1 than sqrt(2) standard errors, where one parameter
+more is worth its cost (Akaike 1974). The error of a lone anchor is the spread of all of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import subprocess
 from collections import defaultdict
 from pathlib import Path
+from statistics import mean, stdev
 
 from seer.errors import SeerError
 from seer.forecast import model_flop, prepare
 from seer.readers import read_calibration
+from seer.readers.calibration_file import write_calibration
 from seer.readers.published_runs import PublishedRun, read_published_runs
 
 FEWEST_ROWS = 4
@@ -49,11 +55,12 @@ def anchors(runs: list[PublishedRun]) -> dict[tuple[str, str, str], list[str]]:
         if len(members) < FEWEST_ROWS:
             continue
         groups: dict[str, list[PublishedRun]] = defaultdict(list)
-        dense = [run for run in members if not run.job.model.experts]
-        for run in dense or members:
-            groups[run.group].append(run)
+        for run in members:
+            if not run.job.model.experts:
+                groups[run.group].append(run)
         largest = sorted(groups.values(), key=lambda g: (-len(g), g[0].group))[:GROUPS]
-        chosen[key] = [median_of(group).id for group in largest]
+        if largest:
+            chosen[key] = [median_of(group).id for group in largest]
     return chosen
 
 
@@ -63,6 +70,33 @@ def median_of(group: list[PublishedRun]) -> PublishedRun:
         group, key=lambda run: (model_flop(run.job) / run.published_s / run.job.gpus, run.id)
     )
     return ordered[(len(ordered) - 1) // 2]
+
+
+def prune(paths: list[Path]) -> None:
+    """Keep the factors that differ from 1 by more than chance."""
+    read = {path: json.loads(path.read_text()) for path in paths}
+    logs = [
+        [math.log(run["factor"]) for run in factor["runs"]]
+        for content in read.values()
+        for factor in content.get("factors", [])
+    ]
+    several = [values for values in logs if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in several)
+    squares = sum((v - mean(values)) ** 2 for values in several for v in values)
+    pooled = math.sqrt(squares / freedom)
+    for path, content in read.items():
+        kept = []
+        for factor in content.get("factors", []):
+            values = [math.log(run["factor"]) for run in factor["runs"]]
+            spread = stdev(values) if len(values) > 1 else pooled
+            score = abs(mean(values)) / (max(spread, pooled / 2) / math.sqrt(len(values)))
+            verdict = "kept" if score > math.sqrt(2) else "dropped"
+            print(f"{path.stem} {factor['device']} {factor['precisions']} {score:.2f} {verdict}")
+            if verdict == "kept":
+                anchors = ", ".join(factor["rows"])
+                kept.append({**factor, "source": f"python calibration/anchors.py: {anchors}"})
+        path.write_text(json.dumps({**content, "factors": kept}))
+        write_calibration(read_calibration(path), path)  # in the form of all calibrations
 
 
 def main() -> None:
@@ -80,6 +114,8 @@ def main() -> None:
         print(" ".join(command).replace(str(HERE), "calibration"))
         if arguments.write:
             subprocess.run(command, check=True)
+    if arguments.write:
+        prune(sorted(HERE.glob("*.json")))
 
 
 if __name__ == "__main__":
