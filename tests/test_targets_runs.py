@@ -24,9 +24,9 @@ def test_deepseek_v3s_step_is_forecast_within_a_third() -> None:
     assert played.timeline.makespan_s == pytest.approx(targets.DEEPSEEK_STEP_S, rel=0.33)
 
 
-def test_with_its_own_exchange_kernels_deepseek_v3s_step_is_within_a_tenth() -> None:
+def test_with_its_own_exchange_kernels_deepseek_v3s_step_is_within_an_eighth() -> None:
     _, played = targets.deepseek(own_kernels=True)
-    assert played.timeline.makespan_s == pytest.approx(targets.DEEPSEEK_STEP_S, rel=0.10)
+    assert played.timeline.makespan_s == pytest.approx(targets.DEEPSEEK_STEP_S, rel=0.125)
 
 
 @pytest.mark.parametrize("own_kernels", [False, True])

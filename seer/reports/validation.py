@@ -32,6 +32,7 @@ def to_json(report: ValidationReport) -> dict[str, Any]:
                 "interval_coverage": s.interval_coverage,
             }
             for s in report.overall
+            if s.n
         },
         "groups": [
             {
@@ -82,7 +83,7 @@ def print_report(report: ValidationReport, console: Console) -> None:
     for s in report.groups:
         table.add_row(*_cells(s))
     table.add_section()
-    for s in report.overall:
+    for s in (s for s in report.overall if s.n):
         table.add_row(*_cells(s), style="bold")
     console.print(table)
     macro = report.overall[-1].macro_ape
@@ -112,7 +113,7 @@ def to_markdown(report: ValidationReport, command: str) -> str:
         "| group | rows | mean | median | p90 | bias | inside 90 % interval | rank correlation |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    lines += ["| " + " | ".join(_cells(s)) + " |" for s in (*report.groups, *report.overall)]
+    lines += ["| " + " | ".join(_cells(s)) + " |" for s in (*report.groups, *report.overall) if s.n]
     lines += ["", f"Mean over groups: {report.overall[-1].macro_ape:.1%}.", ""]
     lines += ["## Does the error grow with scale?", ""]
     lines += _trends(report)
