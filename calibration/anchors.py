@@ -14,20 +14,19 @@ more is worth its cost (Akaike 1974). The error of a lone anchor is the spread o
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import subprocess
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
-from statistics import mean, stdev
 
 from seer.errors import SeerError
 from seer.forecast import model_flop, prepare
 from seer.readers import read_calibration
 from seer.readers.calibration_file import write_calibration
 from seer.readers.published_runs import PublishedRun, read_published_runs
+from seer.validate.own_steps import FEWEST_ROWS
 
-FEWEST_ROWS = 4
 GROUPS = 3
 HERE = Path(__file__).resolve().parent
 
@@ -74,29 +73,25 @@ def median_of(group: list[PublishedRun]) -> PublishedRun:
 
 def prune(paths: list[Path]) -> None:
     """Keep the factors that differ from 1 by more than chance."""
-    read = {path: json.loads(path.read_text()) for path in paths}
-    logs = [
-        [math.log(run["factor"]) for run in factor["runs"]]
-        for content in read.values()
-        for factor in content.get("factors", [])
-    ]
-    several = [values for values in logs if len(values) > 1]
-    freedom = sum(len(values) - 1 for values in several)
-    squares = sum((v - mean(values)) ** 2 for values in several for v in values)
+    read = {path: read_calibration(path) for path in paths}
+    read = {path: calibration for path, calibration in read.items() if calibration.factors}
+    found = [factor for calibration in read.values() for factor in calibration.factors]
+    freedom = sum(len(factor["runs"]) - 1 for factor in found)
+    squares = sum((len(factor["runs"]) - 1) * factor["spread"] ** 2 for factor in found)
     pooled = math.sqrt(squares / freedom)
-    for path, content in read.items():
+    for path, calibration in read.items():
         kept = []
-        for factor in content.get("factors", []):
-            values = [math.log(run["factor"]) for run in factor["runs"]]
-            spread = stdev(values) if len(values) > 1 else pooled
-            score = abs(mean(values)) / (max(spread, pooled / 2) / math.sqrt(len(values)))
+        for factor in calibration.factors:
+            count = len(factor["runs"])
+            spread = factor["spread"] if count > 1 else pooled
+            error = max(spread, pooled / 2) / math.sqrt(count)
+            score = abs(math.log(factor["value"])) / error
             verdict = "kept" if score > math.sqrt(2) else "dropped"
             print(f"{path.stem} {factor['device']} {factor['precisions']} {score:.2f} {verdict}")
             if verdict == "kept":
                 anchors = ", ".join(factor["rows"])
                 kept.append({**factor, "source": f"python calibration/anchors.py: {anchors}"})
-        path.write_text(json.dumps({**content, "factors": kept}))
-        write_calibration(read_calibration(path), path)  # in the form of all calibrations
+        write_calibration(replace(calibration, factors=tuple(kept)), path)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from seer import cost
 from seer.calibration import Calibration
 from seer.cost.physics import peak_of
 from seer.fluid import FluidRates, play_fluid
-from seer.graph import OperatorGraph, OperatorKind, Origin
+from seer.graph import MATRIX, OperatorGraph, Origin
 from seer.graph.template import LayerTemplate
 from seer.play import play
 from seer.readers import read_calibration, read_layer_template
@@ -32,9 +32,6 @@ from seer.workload import (
 
 NORMAL_90 = 1.6449
 """Half-width of the central 90 % of a normal distribution, in standard deviations."""
-
-SUSTAINED_KINDS = (OperatorKind.gemm, OperatorKind.grouped_gemm, OperatorKind.attention)
-"""Kinds whose time depends on the clock that a power-limited device can sustain."""
 
 CLUSTER_SPREAD = 0.06
 """Standard deviation of log(time) between clusters of one GPU model that run the same plan.
@@ -180,7 +177,7 @@ class Prepared:
 
     def sustained(self, factor: float) -> cost.Pricing:
         """The pricing with matrix kernels `factor` times as long."""
-        slowed = np.isin(self.plan.work.kind, SUSTAINED_KINDS)
+        slowed = np.isin(self.plan.work.kind, MATRIX)
         time_s = np.where(slowed, self.pricing.time_s * factor, self.pricing.time_s)
         return replace(self.pricing, time_s=time_s)
 
@@ -335,7 +332,7 @@ def _interval(
         return None
     absolute = np.where(known, seconds * np.nan_to_num(pricing.spread), 0.0)
     per_curve = np.bincount(pricing.curve[known] + 1, weights=absolute[known])
-    matrix = float(seconds[np.isin(plan.work.kind, SUSTAINED_KINDS)].sum())
+    matrix = float(seconds[np.isin(plan.work.kind, MATRIX)].sum())
     parts = (*per_curve, factor.spread * matrix, CLUSTER_SPREAD * time_s)
     relative = float(np.linalg.norm(parts)) / time_s
     width = float(np.exp(NORMAL_90 * relative))

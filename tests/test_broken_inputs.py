@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -197,28 +197,28 @@ def refuse(
     assert sorted(os.listdir(folder)) == before
 
 
+class Broken(NamedTuple):
+    title: str
+    name: str
+    content: Content
+    code: int
+    message: str
+
+
 def named(cases: list[tuple[str, str, Content, int, str]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        ("name", "content", "code", "message"),
-        [case[1:] for case in cases],
-        ids=[case[0] for case in cases],
-    )
+    broken = [Broken(*case) for case in cases]
+    return pytest.mark.parametrize("case", broken, ids=[case.title for case in broken])
 
 
 @named(JOBS)
 def test_a_broken_job_is_refused(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    content: Content,
-    code: int,
-    message: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: Broken
 ) -> None:
-    put(tmp_path / name, content)
+    put(tmp_path / case.name, case.content)
     preset = json.loads(shipped.find("frameworks", "nemo").read_text())
     put(tmp_path / "fine.json", {**preset, "bucket_parameters": 1, "bucket_parameters_per_dp": 0})
-    arguments = ["forecast", str(tmp_path / name), "--timeline", str(tmp_path / "out.json.gz")]
-    refuse(tmp_path, capsys, arguments, code, message)
+    arguments = ["forecast", str(tmp_path / case.name), "--timeline", str(tmp_path / "out.json.gz")]
+    refuse(tmp_path, capsys, arguments, case.code, case.message)
 
 
 def test_the_job_that_is_broken_above_runs_when_it_is_whole(
@@ -231,60 +231,40 @@ def test_the_job_that_is_broken_above_runs_when_it_is_whole(
 
 @named(GRAPHS)
 def test_a_broken_graph_template_is_refused(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    content: Content,
-    code: int,
-    message: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: Broken
 ) -> None:
-    put(tmp_path / name, content)
-    arguments = ["forecast", str(tmp_path / name), "--timeline", str(tmp_path / "out.json")]
-    refuse(tmp_path, capsys, arguments, code, message)
+    put(tmp_path / case.name, case.content)
+    arguments = ["forecast", str(tmp_path / case.name), "--timeline", str(tmp_path / "out.json")]
+    refuse(tmp_path, capsys, arguments, case.code, case.message)
 
 
 @named(CLUSTERS)
 def test_a_cluster_whose_bandwidth_is_wrong_is_refused(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    content: Content,
-    code: int,
-    message: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: Broken
 ) -> None:
-    edit = f"cluster.tiers[1].bandwidth_bytes_per_s={content}"
+    edit = f"cluster.tiers[1].bandwidth_bytes_per_s={case.content}"
     arguments = ["forecast", "gpt2-xl-8xa100", "--set", edit, "--json"]
-    refuse(tmp_path, capsys, arguments, code, message)
+    refuse(tmp_path, capsys, arguments, case.code, case.message)
 
 
 @named(CALIBRATIONS)
 def test_a_broken_calibration_is_refused(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    content: Content,
-    code: int,
-    message: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: Broken
 ) -> None:
-    path = tmp_path / name
-    put(path, content)
-    refuse(tmp_path, capsys, ["calibration", "show", str(path)], code, message)
+    path = tmp_path / case.name
+    put(path, case.content)
+    refuse(tmp_path, capsys, ["calibration", "show", str(path)], case.code, case.message)
     arguments = ["forecast", "gpt2-xl-8xa100", "--calibration", str(path), "--json"]
-    refuse(tmp_path, capsys, arguments, code, message)
+    refuse(tmp_path, capsys, arguments, case.code, case.message)
 
 
 @named(TABLES)
 def test_a_broken_measurement_table_is_refused_and_nothing_is_fitted(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    content: Content,
-    code: int,
-    message: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: Broken
 ) -> None:
-    put(tmp_path / name, content)
-    arguments = ["fit", str(tmp_path / name), "-o", str(tmp_path / "cal.json")]
-    refuse(tmp_path, capsys, arguments, code, message)
+    put(tmp_path / case.name, case.content)
+    arguments = ["fit", str(tmp_path / case.name), "-o", str(tmp_path / "cal.json")]
+    refuse(tmp_path, capsys, arguments, case.code, case.message)
 
 
 @pytest.mark.parametrize("content", ["", "a,b\n1,2\n", bytes(range(256))])

@@ -207,11 +207,6 @@ class CollectiveCurve:
             raise UnreadableError("scales must be one per rank count, rising", where=where)
 
     @property
-    def smallest_bytes(self) -> float:
-        """The smallest message measured at any scale."""
-        return float(min(scale.message_bytes[0] for scale in self.scales))
-
-    @property
     def largest_bytes(self) -> float:
         """The largest message measured at any scale."""
         return float(max(scale.message_bytes[-1] for scale in self.scales))

@@ -133,6 +133,11 @@ LAWS: Mapping[str, Law] = {
 }
 
 
+def key_text(value: object) -> str:
+    """A measured value as it stands in the key of a curve."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 @dataclass(frozen=True)
 class LawCurve:
     """Times of one such operator on one software stack.

@@ -111,7 +111,7 @@ def _price_preferred(
 
     16-bit types are one. Of the others kin only answers where no stack has the type itself.
     """
-    types = (dtype, *_KIN.get(dtype, ()))
+    types = _alike(dtype)
     if dtype in measured and dtype not in ("bf16", "fp16"):
         types = (dtype,)
     for index, curve in curves:
@@ -226,10 +226,15 @@ def _price_backward(
     _rescale(work, left, dtype, curve, cluster, sheet)
 
 
+def _alike(dtype: str) -> tuple[str, ...]:
+    """The data type and its kin."""
+    return (dtype, *_KIN.get(dtype, ()))
+
+
 def _widest(named: Indexed, dtype: str) -> tuple[int, GemmCurve] | None:
     """The forward curve of the most measurements: of the data type, of its kin, of any."""
     forward = [(i, c) for i, c in named if c.train_pass == "forward"]
-    kin = [(i, c) for i, c in forward if c.dtype in (dtype, *_KIN.get(dtype, ()))]
+    kin = [(i, c) for i, c in forward if c.dtype in _alike(dtype)]
     return max(kin or forward, key=lambda pair: pair[1].info.points, default=None)
 
 
@@ -282,7 +287,7 @@ def _rescale(
     work: WorkTable, rows: Rows, dtype: str, curve: GemmCurve, cluster: Cluster, sheet: Sheet
 ) -> None:
     """A precision without kin: the measured time in proportion to the peaks."""
-    if curve.dtype in (dtype, *_KIN.get(dtype, ())):
+    if curve.dtype in _alike(dtype):
         return
     measured_peak = peak_of(curve.dtype, cluster)
     if np.isfinite(measured_peak):

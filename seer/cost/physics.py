@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from seer.calibration.attention import attention_flop
 from seer.cluster import Cluster
 from seer.cost.pricing import Rows, Sheet
-from seer.graph import DType, OperatorKind, Pass, WorkTable
+from seer.graph import MATRIX, DType, OperatorKind, Pass, WorkTable
 
 Floats = NDArray[np.float64]
 
@@ -66,9 +66,7 @@ def peak_of(dtype: str, cluster: Cluster) -> float:
 def bound_s(work: WorkTable, traffic_bytes: Floats, cluster: Cluster) -> Floats:
     """The least time that each compute row can take; 0 where nothing is known."""
     rows = np.arange(len(work), dtype=np.int64)
-    matrix = np.isin(
-        work.kind, (OperatorKind.gemm, OperatorKind.grouped_gemm, OperatorKind.attention)
-    )
+    matrix = np.isin(work.kind, MATRIX)
     device = np.isin(work.kind, (OperatorKind.memory, OperatorKind.optimizer)) | matrix
     compute = matrix_flop(work, rows) / peak_flop_per_s(work, rows, cluster)
     traffic = np.where(traffic_bytes > CACHE_BYTES, traffic_bytes, 0.0)
@@ -79,10 +77,7 @@ def bound_s(work: WorkTable, traffic_bytes: Floats, cluster: Cluster) -> Floats:
 def assume(work: WorkTable, rows: Rows, cluster: Cluster, sheet: Sheet, why: str) -> None:
     """Price rows by the stated physical rule: launch + max(FLOP / 0.6 peak, bytes / 0.85 HBM)."""
     flop = matrix_flop(work, rows)
-    is_matrix = np.isin(
-        work.kind[rows], (OperatorKind.gemm, OperatorKind.grouped_gemm, OperatorKind.attention)
-    )
-    compute = np.where(is_matrix, flop, work.flop[rows]) / (
+    compute = np.where(np.isin(work.kind[rows], MATRIX), flop, work.flop[rows]) / (
         ASSUMED_SHARE_OF_PEAK * peak_flop_per_s(work, rows, cluster)
     )
     memory = work.hbm_bytes[rows] / (ASSUMED_SHARE_OF_HBM * cluster.device.hbm_bytes_per_s)

@@ -16,13 +16,13 @@ from seer.cost.polynomial import price_polynomial
 from seer.cost.pricing import Pricing, Sheet
 from seer.cost.traffic import memory_shape, price_memory
 from seer.errors import UsageError
-from seer.graph import COMMUNICATION, OperatorKind, Origin, WorkTable
+from seer.graph import COMMUNICATION, GEMMS, OperatorKind, Origin, WorkTable
 
 _MEASURED_SPREAD = 0.0
 """A duration that was given is taken as it is."""
 
 _ROOMS = (
-    ((OperatorKind.gemm, OperatorKind.grouped_gemm), price_gemms),
+    (GEMMS, price_gemms),
     ((OperatorKind.attention,), price_attention),
     ((OperatorKind.memory, OperatorKind.optimizer, OperatorKind.memcpy), price_memory),
 )

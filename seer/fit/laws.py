@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from seer.calibration import Lines, Measurements
-from seer.calibration.laws import LAWS, LawCurve, Shape
+from seer.calibration.laws import LAWS, LawCurve, Shape, key_text
 from seer.fit.describe import describe
 from seer.fit.validation import Mask, held_out_errors, held_out_summary, spread_from
 
@@ -56,7 +56,7 @@ def fit_law(table: Measurements, form: str, licence: Callable[[str], str], date:
     blank = LawCurve(
         info=describe(table, form, licence, date, law.columns),
         kind=_kind(table),
-        key={name: _text(table[name][0]) for name in (*KEYS[table.kind], "stack")},
+        key={name: key_text(table[name][0]) for name in (*KEYS[table.kind], "stack")},
         law=LAW_OF[table.kind],
         parameters=law.start,
         lines=Lines(np.ones((1, len(law.scale))), np.ones(1), np.zeros((1, 1)), law.scale),
@@ -102,10 +102,6 @@ def _kind(table: Measurements) -> str:
     if table.kind == "dispatch":
         return str(table["phase"][0])
     return {"experts": "grouped_gemm"}.get(table.kind, table.kind)
-
-
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _where(x: Shape, rows: Mask | NDArray[np.intp]) -> dict[str, Floats]:

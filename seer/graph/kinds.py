@@ -40,6 +40,9 @@ COLLECTIVES = frozenset(
     }
 )
 COMMUNICATION = COLLECTIVES | {OperatorKind.send_recv}
+GEMMS = (OperatorKind.gemm, OperatorKind.grouped_gemm)
+MATRIX = (*GEMMS, OperatorKind.attention)
+"""What runs on the tensor cores, at the clock that a power-limited device can sustain."""
 COMPUTE = frozenset(
     {
         OperatorKind.gemm,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from seer.errors import UsageError, nearest
 from seer.graph.formula import Formula, compile_formula
-from seer.graph.kinds import COLLECTIVES, DType, OperatorKind, Pass
+from seer.graph.kinds import COLLECTIVES, GEMMS, DType, OperatorKind, Pass
 from seer.graph.operator_graph import GraphBuilder, OperatorGraph
 from seer.graph.work import WORK_COLUMNS, WorkTable
 from seer.readers.graph_layout import PlacedOperator, Program, along
@@ -175,7 +175,7 @@ def _with_defaults(kind: OperatorKind, row: dict[str, Any]) -> dict[str, Any]:
     """FLOP and ideal memory traffic that follow from the shape, where they are not stated."""
     m, n, k = (float(row.get(key, 0)) for key in ("m", "n", "k"))
     batch, size = float(row.get("batch", 1)), DType(row["dtype"]).size_bytes
-    if kind in (OperatorKind.gemm, OperatorKind.grouped_gemm):
+    if kind in GEMMS:
         row.setdefault("flop", 2.0 * m * n * k * batch)
         row.setdefault("hbm_bytes", (m * k + k * n + m * n) * size * batch)
     elif kind is OperatorKind.attention:

@@ -6,7 +6,7 @@ The first check that fails raises InfeasibleError with the values and a way out.
 from __future__ import annotations
 
 from seer.errors import InfeasibleError, UsageError, nearest
-from seer.readers.job_limits import check_plan_size, check_sizes
+from seer.readers.job_limits import check_plan_size, check_sizes, refuse
 from seer.spec import Job, ModelSpec, TrainingSpec
 
 PEAK_OF = {"fp8": "fp8", "fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
@@ -77,16 +77,12 @@ def recompute_notes(training: TrainingSpec, model: ModelSpec) -> list[str]:
     ]
 
 
-def _refuse(job: Job, path: str, what: str, hint: str = "") -> None:
-    raise InfeasibleError(what, where=f"{job.name}: {path}", hint=hint)
-
-
 def _divides(job: Job, path: str, divisor: int, name: str, value: int) -> None:
     if value % divisor:
         valid = [d for d in range(1, min(value, 4096) + 1) if value % d == 0]
         near = sorted(valid, key=lambda d: (abs(d - divisor), d))[:2]
         what = f"{name} {value} cannot be divided by {path.split('.')[-1]} {divisor}"
-        _refuse(job, path, what, f"nearest that divide: {', '.join(map(str, sorted(near)))}")
+        refuse(job, path, what, f"nearest that divide: {', '.join(map(str, sorted(near)))}")
 
 
 def schedule_name(given: str | None, vpp: int, where: str) -> str:
@@ -106,11 +102,11 @@ def _precision(job: Job) -> None:
     peaks, precision = job.cluster.device.peak_flop_per_s, job.training.precision
     if PEAK_OF.get(precision, precision) not in peaks:
         what = f"{job.cluster.device.name} has no peak for {precision}"
-        _refuse(job, "training.precision", what, f"it has {', '.join(sorted(peaks))}")
+        refuse(job, "training.precision", what, f"it has {', '.join(sorted(peaks))}")
     framework, storage = job.framework, job.training.storage
     if storage not in framework.param_bytes:
         what = f"the framework preset {framework.name} says nothing about {storage}"
-        _refuse(job, "training.precision", what, f"it has {', '.join(framework.param_bytes)}")
+        refuse(job, "training.precision", what, f"it has {', '.join(framework.param_bytes)}")
 
 
 def _tensor_parallel(job: Job) -> None:
@@ -130,13 +126,13 @@ def _experts(job: Job) -> None:
         for name, value in (("ep", plan.ep), ("etp", plan.etp)):
             if value > 1:
                 what = f"{name} is {value}, but {model.name} has no experts"
-                _refuse(job, f"parallelism.{name}", what, f"leave {name} out")
+                refuse(job, f"parallelism.{name}", what, f"leave {name} out")
         return
     _divides(job, "parallelism.ep", plan.ep, "the number of experts", model.experts)
     if model.expert_ffn_hidden % plan.expert_tp:
         what = f"expert_ffn_hidden {model.expert_ffn_hidden} cannot be divided by "
         what += f"etp {plan.expert_tp}"
-        _refuse(job, "parallelism.etp", what, "etp 0 means the same as tp; 1 keeps experts whole")
+        refuse(job, "parallelism.etp", what, "etp 0 means the same as tp; 1 keeps experts whole")
     together = plan.expert_tp * plan.ep
     if plan.stage_ranks % together:
         what = (
@@ -144,7 +140,7 @@ def _experts(job: Job) -> None:
             f"etp x ep = {plan.expert_tp} x {plan.ep} = {together}"
         )
         hint = "experts are spread over those ranks: change ep, etp or dp"
-        _refuse(job, "parallelism.ep", what, hint)
+        refuse(job, "parallelism.ep", what, hint)
 
 
 def _context(job: Job) -> None:
@@ -153,19 +149,19 @@ def _context(job: Job) -> None:
         return
     if not job.framework.parameters.get("fused_attention", 0) and job.model.mla is None:
         what = f"cp is {plan.cp}, but the framework preset {job.framework.name} has no fused "
-        _refuse(job, "parallelism.cp", what + "attention to split", "another framework, or cp 1")
+        refuse(job, "parallelism.cp", what + "attention to split", "another framework, or cp 1")
     if plan.cp_comm == "p2p" and any(job.model.layer_kind(i).window for i in _some_layers(job)):
         what = f"{job.model.name} has layers with a window, which a ring over cp {plan.cp} "
-        _refuse(job, "parallelism.cp_comm", what + "does not have", "use all_gather or a2a")
+        refuse(job, "parallelism.cp_comm", what + "does not have", "use all_gather or a2a")
     pieces = plan.cp if plan.cp_comm == "a2a" else 2 * plan.cp
     if length % pieces:
         what = f"the sequence length {length} cannot be cut into {pieces} pieces for cp {plan.cp}"
         why = "each rank holds one piece" if plan.cp_comm == "a2a" else "each rank holds two pieces"
-        _refuse(job, "parallelism.cp", what, f"{why}: use a multiple of {pieces}")
+        refuse(job, "parallelism.cp", what, f"{why}: use a multiple of {pieces}")
     if plan.cp_comm == "a2a" and job.model.heads % (plan.tp * plan.cp):
         what = f"the number of heads {job.model.heads} cannot be divided by tp x cp = "
         what += f"{plan.tp} x {plan.cp}"
-        _refuse(job, "parallelism.cp_comm", what, "a2a splits the heads: use p2p or all_gather")
+        refuse(job, "parallelism.cp_comm", what, "a2a splits the heads: use p2p or all_gather")
 
 
 def _some_layers(job: Job) -> range:
@@ -179,10 +175,10 @@ def _sharding(job: Job) -> None:
         return
     if plan.zero != 3:
         what = f"shard_group {plan.shard_group} belongs to zero 3, but zero is {plan.zero}"
-        _refuse(job, "parallelism.shard_group", what, "set zero to 3, or leave shard_group out")
+        refuse(job, "parallelism.shard_group", what, "set zero to 3, or leave shard_group out")
     if replicas % plan.shard_group:
         what = f"dp x cp = {replicas} cannot be divided by shard_group {plan.shard_group}"
-        _refuse(job, "parallelism.shard_group", what, "0 shards over all of them")
+        refuse(job, "parallelism.shard_group", what, "0 shards over all of them")
 
 
 def _sequence(job: Job) -> None:
@@ -190,28 +186,28 @@ def _sequence(job: Job) -> None:
     limit = job.model.max_positions
     if job.model.position == "learned" and 0 < limit < length:
         what = f"{length} positions are more than the {limit} that {job.model.name} has learned"
-        _refuse(job, "training.sequence_length", what, f"use at most {limit}")
+        refuse(job, "training.sequence_length", what, f"use at most {limit}")
     if not plan.sequence_parallel:
         return
     if plan.tp == 1:
         what = "sequence parallelism splits over tensor-parallel ranks, but tp is 1"
-        _refuse(job, "parallelism.sequence_parallel", what, "set tp above 1, or switch it off")
+        refuse(job, "parallelism.sequence_parallel", what, "set tp above 1, or switch it off")
     if length % (plan.tp * plan.cp):
         over = f"tp {plan.tp}" if plan.cp == 1 else f"tp x cp = {plan.tp} x {plan.cp}"
         what = f"the sequence length {length} cannot be divided by {over}"
-        _refuse(job, "training.sequence_length", what, "sequence parallelism needs that")
+        refuse(job, "training.sequence_length", what, "sequence parallelism needs that")
 
 
 def _schedule(job: Job) -> None:
     plan = job.parallelism
     if plan.vpp > 1 and plan.pp == 1:
         what = f"virtual stages (vpp {plan.vpp}) need a pipeline, but pp is 1"
-        _refuse(job, "parallelism.vpp", what, "set pp above 1, or vpp to 1")
+        refuse(job, "parallelism.vpp", what, "set pp above 1, or vpp to 1")
     chunks = CHUNKS.get(plan.schedule, plan.vpp)
     if chunks != plan.vpp or (plan.schedule == "interleaved" and plan.vpp == 1):
         what = f"the schedule '{plan.schedule}' does not go with vpp {plan.vpp}"
         needs = f"vpp {chunks}" if plan.schedule in CHUNKS else "vpp above 1"
-        _refuse(job, "parallelism.schedule", what, f"'{plan.schedule}' needs {needs}")
+        refuse(job, "parallelism.schedule", what, f"'{plan.schedule}' needs {needs}")
 
 
 def _layers(job: Job) -> None:
@@ -221,12 +217,12 @@ def _layers(job: Job) -> None:
     if not given:
         if layers % stages:
             what = f"{layers} layers do not split evenly into pp x vpp = {stages} stages"
-            _refuse(job, path, what, "choose another pp or vpp, or state layers_per_stage")
+            refuse(job, path, what, "choose another pp or vpp, or state layers_per_stage")
         return
     if len(given) != stages:
-        _refuse(job, path, f"{len(given)} numbers are given for pp x vpp = {stages} stages")
+        refuse(job, path, f"{len(given)} numbers are given for pp x vpp = {stages} stages")
     if sum(given) != layers:
-        _refuse(job, path, f"they add up to {sum(given)}, but the model has {layers} layers")
+        refuse(job, path, f"they add up to {sum(given)}, but the model has {layers} layers")
 
 
 def _micro_batches(job: Job) -> None:
@@ -238,8 +234,8 @@ def _micro_batches(job: Job) -> None:
             f"micro_batch x dp = {training.micro_batch} x {plan.dp} = {together}"
         )
         near = max(1, round(training.global_batch / together)) * together
-        _refuse(job, "training.global_batch", what, f"the nearest that is: {near}")
+        refuse(job, "training.global_batch", what, f"the nearest that is: {near}")
     if plan.schedule == "interleaved" and job.micro_batches % plan.pp:
         what = f"{job.micro_batches} micro-batches are not a multiple of pp {plan.pp}"
         hint = "the interleaved schedule needs that: change global_batch, or set vpp to 1"
-        _refuse(job, "training.global_batch", what, hint)
+        refuse(job, "training.global_batch", what, hint)

@@ -54,11 +54,11 @@ def check_sizes(job: Job, gpus: int) -> None:
         if value > most:
             noun = path.split(".")[-1].replace("_", " ")
             what = f"{noun} {value:,} is beyond the {most:,} that are forecast"
-            _refuse(job, path, what, f"use at most {most:,}")
+            refuse(job, path, what, f"use at most {most:,}")
     tokens = training.micro_batch * training.sequence_length
     if tokens > MOST_TOKENS:
         what = f"a micro-batch has {tokens:,} tokens, more than the {MOST_TOKENS:,} that are"
-        _refuse(job, "training.micro_batch", f"{what} forecast", "lower micro_batch")
+        refuse(job, "training.micro_batch", f"{what} forecast", "lower micro_batch")
 
 
 def check_plan_size(job: Job) -> None:
@@ -70,26 +70,26 @@ def check_plan_size(job: Job) -> None:
             f"the schedule has 2 x pp x vpp x micro-batches = 2 x {plan.pp} x {plan.vpp} x "
             f"{job.micro_batches:,} = {slots:,} passes, more than the {MOST_SLOTS:,} that are built"
         )
-        _refuse(job, "training.global_batch", what, "lower global_batch, or raise micro_batch")
+        refuse(job, "training.global_batch", what, "lower global_batch, or raise micro_batch")
     buckets = _buckets(job)
     if buckets > MOST_BUCKETS:
         what = f"the gradients fall into {buckets:,} buckets, more than the {MOST_BUCKETS:,} that"
         hint = "raise bucket_parameters of the framework preset"
-        _refuse(job, "framework.bucket_parameters", f"{what} are built", hint)
+        refuse(job, "framework.bucket_parameters", f"{what} are built", hint)
 
 
 def _buckets(job: Job) -> int:
     """Gradient buckets of all stages."""
     # Imported here: what a stage holds lies with the workload.
     from seer.workload.memory import trained_parameters
+    from seer.workload.step import full_bucket
 
-    framework = job.framework
-    per_dp = framework.bucket_parameters_per_dp * job.parallelism.dp
-    size = max(framework.bucket_parameters, per_dp)
+    size = full_bucket(job)
     if size <= 0:
         return 0
     return sum(math.ceil(part / size) for stage in trained_parameters(job) for part in stage)
 
 
-def _refuse(job: Job, path: str, what: str, hint: str) -> None:
+def refuse(job: Job, path: str, what: str, hint: str = "") -> None:
+    """Raise InfeasibleError for a value at a path of the job."""
     raise InfeasibleError(what, where=f"{job.name}: {path}", hint=hint)

@@ -17,9 +17,6 @@ from seer.readers.files import parse_json
 from seer.readers.nccl_records import Device, Half, Ranks, Row, Test, number, plain_name
 from seer.readers.nccl_text import library_version
 
-LATEST_VERSION = 3
-"""Of the JSON of nccl-tests; a later one is read if it still has these keys."""
-
 _ENTRY = re.compile(r'(?<!\\)"size"\s*:')
 
 

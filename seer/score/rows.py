@@ -21,7 +21,7 @@ from seer.calibration import (
 )
 from seer.calibration.collective import IN_NODE
 from seer.calibration.fabric import Fabric
-from seer.calibration.laws import LAWS
+from seer.calibration.laws import LAWS, key_text
 from seer.cluster import Cluster
 from seer.graph import DType, OperatorKind, Pass, WorkTable
 
@@ -246,7 +246,7 @@ def _grouped(
 ) -> Answers:
     """Answer the rows of each key by the curve chosen for it."""
     time_s, spread = np.full(len(table), np.nan), np.full(len(table), np.nan)
-    words = [[_text(value) for value in row] for row in zip(*columns, strict=True)]
+    words = [[key_text(value) for value in row] for row in zip(*columns, strict=True)]
     labels = np.array(["\t".join(row) for row in words], object)
     for label in dict.fromkeys(labels.tolist()):
         curve = choose(label.split("\t"))
@@ -259,7 +259,3 @@ def _grouped(
     return Answers(
         kinds[done], dtypes[done], table.time_s[done], time_s[done], spread[done], missing
     )
-
-
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

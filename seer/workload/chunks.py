@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from seer.errors import InfeasibleError
-from seer.graph import OperatorKind
+from seer.graph import DType, OperatorKind
 from seer.graph.template import LayerTemplate
 from seer.spec import Job, LayerKind
 from seer.workload.memory import dense_and_expert, embedding_parameters, parameter_bytes
@@ -32,7 +32,7 @@ def template_values(job: Job) -> dict[str, float]:
     return {
         "micro_batch": training.micro_batch,
         "sequence": training.sequence_length,
-        "dtype_bytes": 4 if training.storage == "fp32" else 2,
+        "dtype_bytes": DType[training.storage].size_bytes,
         "routing_imbalance": imbalance(job),
         "hidden": model.hidden,
         "heads": model.heads,
@@ -247,24 +247,15 @@ class ChunkWriter:
     def _working_bytes(self, kinds: Sequence[LayerKind]) -> float:
         """What a backward holds beside what was saved: a recomputed layer, gathered weights."""
         distinct = set(kinds)
-        if self._recompute == "full":
-            rerun = max((self.layer(k).saved_bytes for k in distinct), default=0.0)
-        else:
-            rerun = max(
-                (
-                    self.layer(k).saved_bytes - self.layer(k).kept_bytes(self._again)
-                    for k in distinct
-                ),
-                default=0.0,
-            )
-        gathered = 0.0
-        if self._job.parallelism.zero >= 3:  # this layer's and the prefetched one's
-            gathered = (
-                2
-                * parameter_bytes(self._job)
-                * max((sum(self._layer_weights(k)) for k in distinct), default=0.0)
-            )
-        return rerun + gathered
+        rerun = max((self._rerun_bytes(self.layer(k)) for k in distinct), default=0.0)
+        if self._job.parallelism.zero < 3:
+            return rerun
+        weights = max((sum(self._layer_weights(k)) for k in distinct), default=0.0)
+        return rerun + 2 * parameter_bytes(self._job) * weights  # and those of the prefetched one
+
+    def _rerun_bytes(self, layer: Operators) -> float:
+        kept = 0.0 if self._recompute == "full" else layer.kept_bytes(self._again)
+        return layer.saved_bytes - kept
 
     def _layer_weights(self, kind: LayerKind) -> tuple[float, float]:
         return dense_and_expert(self._job, kind)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from seer.graph import DType
 from seer.spec import Job, LayerKind, ModelSpec
 
 
@@ -75,7 +76,7 @@ def parameter_bytes(job: Job) -> float:
     Source: FSDP's mixed precision and Megatron's distributed optimizer gather in 16 bits; plain
     fp32 has nothing narrower.
     """
-    return 4.0 if job.training.storage == "fp32" else 2.0
+    return DType[job.training.storage].size_bytes
 
 
 def lora_parameters(job: Job) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seer.calibration import ACCUMULATE_BYTES
-from seer.graph import COMMUNICATION, DType, OperatorKind, Pass
+from seer.graph import COMMUNICATION, GEMMS, DType, OperatorKind, Pass
 from seer.graph.template import TemplateOperator
 from seer.spec import Job
 from seer.workload.groups import process_groups
@@ -372,5 +372,4 @@ def _before_gemm(items: Items, position: int) -> tuple[list[Item], list[Item], i
 
 
 def _has_weight(op: TemplateOperator, values: Mapping[str, float]) -> bool:
-    matrix = op.kind in (OperatorKind.gemm, OperatorKind.grouped_gemm)
-    return matrix and bool(values.get("weight", 1))
+    return op.kind in GEMMS and bool(values.get("weight", 1))

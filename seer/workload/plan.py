@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.errors import InfeasibleError
-from seer.graph import OperatorKind, Pass, WorkTable
+from seer.graph import DType, OperatorKind, Pass, WorkTable
 from seer.graph.template import LayerTemplate
 from seer.spec import Job, LayerKind
 from seer.workload.chunks import ChunkWriter
@@ -167,9 +167,8 @@ def _transfer_rows(job: Job, rows: Rows) -> NDArray[np.int32]:
     """Work of a transfer from stage to stage, forward (0) and backward (1)."""
     parallelism, training = job.parallelism, job.training
     transfer = np.full((2, parallelism.pp, parallelism.pp), -1, dtype=np.int32)
-    element = 4.0 if training.storage == "fp32" else 2.0
     tokens = training.micro_batch * training.sequence_length / parallelism.cp
-    bytes_sent = element * tokens * job.model.hidden
+    bytes_sent = DType[training.storage].size_bytes * tokens * job.model.hidden
     if parallelism.sequence_parallel or job.framework.scatter_gather:
         bytes_sent /= parallelism.tp
     node_of = np.arange(parallelism.pp) * parallelism.stage_ranks // job.cluster.devices_per_node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from seer.graph import DType, OperatorKind, Pass
+from seer.graph import GEMMS, DType, OperatorKind, Pass
 from seer.spec import Job
 
 MATRIX_TYPES = {
@@ -63,7 +63,7 @@ def shape_columns(
     """Shape columns, flop and bytes of a compute operator in a pass."""
     m, n, k = (int(values.get(c, 0)) for c in ("m", "n", "k"))
     batch = int(values.get("batch", 1))
-    if kind in (OperatorKind.gemm, OperatorKind.grouped_gemm):
+    if kind in GEMMS:
         # forward C[m,n] = A[m,k] B[k,n]; input gradient [m,k] over n; weight gradient [n,k] over m
         if passes == Pass.dgrad:
             n, k = k, n

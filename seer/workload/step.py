@@ -79,13 +79,15 @@ def write_step(job: Job, rows: Rows, layers: Sequence[int], schedule: Schedule) 
     )
 
 
+def full_bucket(job: Job) -> int:
+    """Parameters of a full bucket; 0 = all gradients are one."""
+    framework = job.framework
+    return max(framework.bucket_parameters, framework.bucket_parameters_per_dp * job.parallelism.dp)
+
+
 def bucket_sizes(job: Job, parameters: float) -> list[float]:
     """Parameters of each bucket: full ones, then the rest."""
-    framework = job.framework
-    size = max(
-        framework.bucket_parameters,
-        framework.bucket_parameters_per_dp * job.parallelism.dp,
-    )
+    size = full_bucket(job)
     if size <= 0 or size >= parameters:
         return [parameters]
     full = int(parameters // size)
