@@ -28,6 +28,7 @@ FLOORS = {
     "readers": 3,
     "forecast": 4,
     "choose": 4,
+    "plans": 4,
     "graph_forecast": 4,
     "validate": 5,
     "score": 5,
