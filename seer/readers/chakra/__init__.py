@@ -1,0 +1,1 @@
+"""Chakra execution traces (.et): what their fields mean, read and written."""

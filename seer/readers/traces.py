@@ -1,0 +1,167 @@
+"""Which format a trace has, told by its content and never by its name."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from seer.errors import UnreadableError
+
+TraceFormat = Literal[
+    "kineto",
+    "execution_trace",
+    "chakra",
+    "chakra_json",
+    "simai",
+    "astra_text",
+    "aicb",
+    "seer_graph",
+    "unknown",
+]
+
+HEAD_BYTES = 2**20
+"""How much of a file is looked at: lists of GPUs and process groups come before the events."""
+
+_KINETO = re.compile(rb'"traceEvents"\s*:|"deviceProperties"\s*:|"schemaVersion"\s*:')
+_CHAKRA_JSON = re.compile(rb'"workload_graph"\s*:')
+_SEER_GRAPH = re.compile(rb'"schema"\s*:\s*"seer\.graph/')
+_EXECUTION_TRACE = re.compile(rb'"nodes"\s*:\s*\[')
+_JSONIZED = re.compile(rb'\s*\{\s*("version"|"attr"|"id")\s*:[^\0]*\}\s*\{\s*"')
+_AICB = re.compile(rb"^\s*(\[rank[^\]]*\]\s*)?comm_type,", re.MULTILINE)
+_WORKLOAD = re.compile(
+    rb"\s*(MICRO|DATA|MODEL|HYBRID_\w+)\b(?P<rest>[^\n]*)\n\s*\d+\s*\r?\n", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class TraceFiles:
+    """Files of one run and one format, in natural order of their names (rank 2 before rank 10).
+
+    Attributes
+    ----------
+    format : str
+        A `TraceFormat`.
+    paths : tuple of Path
+    left_out : tuple of Path
+        Files of the folder that are none of this format.
+    """
+
+    format: TraceFormat
+    paths: tuple[Path, ...]
+    left_out: tuple[Path, ...] = ()
+
+
+def trace_format(path: str | os.PathLike[str]) -> TraceFormat:
+    """The format of one file, "unknown" where it is no trace. Raises UnreadableError."""
+    return format_of(read_head(path))
+
+
+def format_of(head: bytes) -> TraceFormat:
+    """The format that the first `HEAD_BYTES` of a file (unpacked) show."""
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text[:1] == b"{":
+        if _SEER_GRAPH.search(text[:4096]):
+            return "seer_graph"
+        if _CHAKRA_JSON.search(text):
+            return "chakra_json"
+        if _KINETO.search(text):
+            return "kineto"
+        if _EXECUTION_TRACE.search(text) and b'"schema"' in text:
+            return "execution_trace"
+        return "chakra_json" if _JSONIZED.match(text) else "unknown"
+    workload = _WORKLOAD.match(head)
+    if workload:
+        return (
+            "simai" if b":" in workload["rest"] or b"_group" in workload["rest"] else "astra_text"
+        )
+    if _AICB.match(text):
+        return "aicb"
+    return "chakra" if _looks_like_chakra(head) else "unknown"
+
+
+def read_head(path: str | os.PathLike[str]) -> bytes:
+    """The first `HEAD_BYTES` of a file, unpacked. Raises UnreadableError."""
+    name = os.fspath(path)
+    try:
+        with open(name, "rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError as fault:
+        why = fault.strerror or str(fault)
+        raise UnreadableError("the file cannot be read", where=name, why=why) from None
+    except ValueError:
+        raise UnreadableError("this is not the name of a file", where=repr(name)) from None
+    if head[:2] != b"\x1f\x8b":
+        return head
+    try:
+        return zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
+    except zlib.error as fault:
+        raise UnreadableError("the gzip file is damaged", where=name, why=str(fault)) from None
+
+
+def find_traces(path: str | os.PathLike[str]) -> TraceFiles:
+    """The trace at a path: a file, or the files of one run in a folder (not below it).
+
+    Raises UnreadableError for a folder without traces, or with traces of two formats.
+    """
+    place = Path(path)
+    if not place.is_dir():
+        return TraceFiles(trace_format(place), (place,))
+    names = sorted((f for f in place.iterdir() if f.is_file()), key=lambda f: natural(f.name))
+    by_format: dict[TraceFormat, list[Path]] = {}
+    for file in names:
+        by_format.setdefault(_quietly(file), []).append(file)
+    left_out = by_format.pop("unknown", [])
+    if not by_format:
+        inside = sorted(f.name for f in place.iterdir() if f.is_dir())
+        hint = f"name one of its folders: {', '.join(inside[:5])}" if inside else ""
+        raise UnreadableError("no trace is in this folder", where=str(place), hint=hint)
+    if len(by_format) > 1:
+        found = ", ".join(f"{files[0].name} is {name}" for name, files in by_format.items())
+        hint = "one folder holds the ranks of one run in one format"
+        what = "traces of several formats are in this folder"
+        raise UnreadableError(what, where=str(place), why=found, hint=hint)
+    (name, files), *_ = by_format.items()
+    return TraceFiles(name, tuple(files), tuple(left_out))
+
+
+def is_trace(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a trace or a folder of traces; False where it cannot be read."""
+    try:
+        return find_traces(path).format != "unknown"
+    except UnreadableError:
+        return False
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """A key that sorts numbers in names by value.
+
+    >>> sorted(["r10", "r2"], key=natural)
+    ['r2', 'r10']
+    """
+    parts = re.split(r"(\d+)", name)
+    return tuple((int(p), "") if p.isdecimal() and len(p) < 19 else (-1, p) for p in parts)
+
+
+def _quietly(path: Path) -> TraceFormat:
+    try:
+        return trace_format(path)
+    except UnreadableError:
+        return "unknown"
+
+
+def _looks_like_chakra(head: bytes) -> bool:
+    """Whether the first message is a GlobalMetadata and the length of it makes sense."""
+    from seer.readers.chakra.wire import DamagedError, fields, varint
+
+    try:
+        size, at = varint(head, 0)
+        first = head[at : at + size]
+        if at + size > len(head):
+            return False
+        return all(n in (1, 2) and kind == 2 for n, kind, _ in fields(first)) and size < HEAD_BYTES
+    except DamagedError:
+        return False

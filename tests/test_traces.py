@@ -1,0 +1,73 @@
+"""What a trace is, told by its content."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from seer.errors import UnreadableError
+from seer.readers.chakra.wire import DamagedError, fields, put_number, repeated, varint
+from seer.readers.traces import find_traces, is_trace, trace_format
+
+SAMPLES = {
+    "kineto": b'{"schemaVersion": 1, "traceEvents": []}',
+    "execution_trace": b'{"schema": "1.0.1", "pid": 1, "nodes": [{"id": 1}]}',
+    "chakra": bytes.fromhex("070a05302e302e34") + bytes.fromhex("04080118 04".replace(" ", "")),
+    "chakra_json": b'{"workload_graph": []}',
+    "simai": b"HYBRID_TRANSFORMER\tmodel_parallel_NPU_group: 8\n1\nembed\t-1\n",
+    "astra_text": b"DATA\n1\nfc -1 5 NONE 0 5 NONE 0 5 ALLREDUCE 100 1\n",
+    "aicb": b"[rank0 ~ rank7]\ncomm_type,comm_group\nCommType.all_reduce,x\n",
+    "seer_graph": b'{"schema": "seer.graph/1"}',
+    "unknown": b"model: gpt\n",
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_format_is_told_by_content_whatever_the_file_is_called(
+    name: str, packed: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.dat"
+    path.write_bytes(gzip.compress(SAMPLES[name]) if packed else SAMPLES[name])
+    assert trace_format(path) == name
+    assert is_trace(path) == (name != "unknown")
+
+
+def test_ranks_of_a_folder_come_in_natural_order_and_other_files_are_left_out(
+    tmp_path: Path,
+) -> None:
+    for rank in (10, 2, 0):
+        (tmp_path / f"t.{rank}.et").write_bytes(SAMPLES["chakra"])
+    (tmp_path / "README.md").write_text("hello")
+    found = find_traces(tmp_path)
+    assert [p.name for p in found.paths] == ["t.0.et", "t.2.et", "t.10.et"]
+    assert [p.name for p in found.left_out] == ["README.md"]
+
+
+def test_a_folder_of_two_formats_or_of_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    with pytest.raises(UnreadableError, match="inner"):
+        find_traces(tmp_path)
+    for name in ("kineto", "chakra"):
+        (tmp_path / name).write_bytes(SAMPLES[name])
+    with pytest.raises(UnreadableError, match="kineto is kineto"):
+        find_traces(tmp_path)
+
+
+def test_repeated_numbers_may_be_packed_or_not() -> None:
+    packed = bytes.fromhex("2a03 01ac02".replace(" ", ""))
+    plain = put_number(5, 1) + put_number(5, 300)
+    for data in (packed, plain):
+        assert [n for _, kind, v in fields(data) for n in repeated(kind, v)] == [1, 300]
+
+
+@pytest.mark.parametrize("text", ["08", "2a05 01", "0b", "00 01", "08" + "ff" * 11])
+def test_bytes_that_are_no_message_are_refused(text: str) -> None:
+    with pytest.raises(DamagedError):
+        list(fields(bytes.fromhex(text.replace(" ", ""))))
+
+
+def test_numbers_have_at_most_ten_bytes() -> None:
+    assert varint(bytes.fromhex("ff" * 9 + "01"), 0) == (2**64 - 1, 10)
