@@ -37,6 +37,9 @@ class Device:
 class Tier:
     """One level of the network, from the device outwards.
 
+    `tiers[k]` joins domains of `tiers[k - 1]` into domains of `size` GPUs. A message between two
+    GPUs crosses the lowest tier whose domain holds both, and every tier below it.
+
     Attributes
     ----------
     name : str
@@ -44,13 +47,36 @@ class Tier:
     size : int
         How many GPUs one domain of this tier joins (8 for an NVLink island of 8); 0 = all.
     bandwidth_bytes_per_s : float
-        Per GPU and direction, nominal.
+        Per GPU and direction, nominal: all ports of a GPU together.
     latency_s : float
-        One way, added to a message that crosses the tier.
+        One way, of a message whose highest tier this is, without distance.
     oversubscription : float
         Bandwidth below divided by bandwidth above; 1.0 = none.
     fabric : str
         The fabric label of calibration series ("nvswitch_nvl3", "ib_ndr400_8nic").
+    pooling : str
+        How oversubscription acts. "pinned": each sender has its own share of the up-links,
+        bandwidth / oversubscription, whoever else is silent. "pooled": the up-links of a domain
+        below are shared by those of its GPUs that send.
+    background : float
+        With "pooled": how much the other GPUs of a domain send, next to those of this job.
+        1 = as much as this job's, so that it gets its proportional part; 0 = nothing.
+    efficiency : float
+        Share of the bandwidth that is reached with all paths in use (collisions of hashed flows);
+        1.0 where nothing is known.
+    distance_km, latency_s_per_km : float
+        Length of the links, one way, and the delay of one km (fibre of refractive index 1.47 to
+        1.5: ITU-T G.652; 5 us).
+    ports : int
+        Ports of a GPU that share its bandwidth (2 = dual ports, each half).
+    wiring : str
+        "all": the switches of this tier join all GPUs of a domain. "rail": they join GPUs of equal
+        number in their nodes; traffic between rails passes NVLink first (PXN), or goes higher.
+    in_network_reduction : bool
+        Switches reduce (SHARP): an all-reduce crosses each link once.
+    algorithm : str
+        How collectives cross this tier: "flat", one ring over all ranks, or "two-level": within the
+        domains, between them, within them again, in chunks.
     """
 
     name: str
@@ -59,13 +85,59 @@ class Tier:
     latency_s: float
     oversubscription: float = 1.0
     fabric: str = ""
+    pooling: str = "pinned"
+    background: float = 1.0
+    efficiency: float = 1.0
+    distance_km: float = 0.0
+    latency_s_per_km: float = 5e-6
+    ports: int = 1
+    wiring: str = "all"
+    in_network_reduction: bool = False
+    algorithm: str = "flat"
+
+    @property
+    def delay_s(self) -> float:
+        """One way delay of a message whose highest tier this is, in seconds.
+
+        >>> Tier("wide-area", 0, 1e9, 1e-5, distance_km=100).delay_s
+        0.00051
+        """
+        return self.latency_s + self.distance_km * self.latency_s_per_km
+
+    @property
+    def share_bytes_per_s(self) -> float:
+        """What each GPU has when all GPUs below send at once, in bytes/s and per direction."""
+        return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription
+
+    def sender_bytes_per_s(self, sending: float = 1.0, domain: int = 0, job: int = 0) -> float:
+        """What one sender has across this tier, in bytes/s.
+
+        Parameters
+        ----------
+        sending : float
+            Share of this job's GPUs of a domain below that send across the tier at once.
+        domain, job : int
+            GPUs of a domain below, and how many of them this job has (0 = all of them).
+
+        >>> core = Tier("core", 0, 32e9, 1e-5, oversubscription=8.0, pooling="pooled")
+        >>> core.sender_bytes_per_s(), core.sender_bytes_per_s(sending=0.25)
+        (4000000000.0, 16000000000.0)
+        """
+        if self.pooling == "pinned":
+            return self.share_bytes_per_s
+        others = 1.0
+        if domain and job and job < domain:
+            others = (job + self.background * (domain - job)) / domain
+        share = self.share_bytes_per_s / max(sending * others, 1e-12)
+        return min(self.bandwidth_bytes_per_s * self.efficiency, share)
 
 
 @dataclass(frozen=True)
 class Cluster:
     """Devices joined by tiers; `tiers[0]` is the NVLink domain (the node), the rest the network.
 
-    `calibration` names the calibration file that fits this device.
+    `calibration` names the calibration file that fits this device. With `pxn` a message to another
+    rail passes NVLink to the GPU of that rail first, as NCCL does since 2.12.
     """
 
     name: str
@@ -75,6 +147,7 @@ class Cluster:
     calibration: str
     source: str = ""
     notes: tuple[str, ...] = field(default=())
+    pxn: bool = True
 
     @property
     def nvlink(self) -> Tier:
@@ -85,6 +158,10 @@ class Cluster:
     def network(self) -> Tier:
         """The first tier between nodes (the node itself when there is none)."""
         return self.tiers[min(1, len(self.tiers) - 1)]
+
+    def domain(self, tier: int) -> int:
+        """GPUs that one domain of `tiers[tier]` joins; 0 = all."""
+        return self.devices_per_node if tier == 0 else self.tiers[tier].size
 
     def nodes_spanned(self, stride: int, size: int) -> tuple[int, int]:
         """Nodes that a group of `size` ranks at rank distance `stride` spans, and ranks per node.

@@ -33,6 +33,7 @@ FLOORS = {
     "validate": 5,
     "score": 5,
     "explain": 5,
+    "whatif": 5,
     "measure": 5,
     "reports": 5,
     "cli": 6,

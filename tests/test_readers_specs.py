@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -345,3 +346,63 @@ def test_a_wrong_hugging_face_config_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(SeerError) as caught:
         read_model({**LLAMA, **change})
     assert caught.value.exit_code == 2
+
+
+NETWORKS = (
+    "astral",
+    "hpn",
+    "meta-24k",
+    "superpod-a100",
+    "superpod-h100",
+    "superpod-gb200",
+    "prometheus",
+    "rail-only-h100",
+    "fat-tree-h100",
+    "two-sites-h100",
+    "three-sites-h100",
+)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_tiers_of_a_network_grow_outwards_in_size_and_delay(name: str) -> None:
+    tiers = read_cluster(name).tiers
+    sizes = [tier.size or 10**9 for tier in tiers]
+    assert sizes == sorted(set(sizes))
+    assert all(tier.size == 0 for tier in tiers[-1:])
+    delays = [tier.delay_s for tier in tiers]
+    assert delays == sorted(delays)
+
+
+def test_a_cluster_takes_what_it_does_not_say_from_its_base() -> None:
+    base, cluster = read_cluster("dgx-h100"), read_cluster("meta-24k")
+    assert cluster.device == base.device
+    assert cluster.calibration == base.calibration
+    assert cluster.name == "meta-24k"
+    assert [tier.size for tier in cluster.tiers] == [8, 3072, 0]
+
+
+def test_a_base_that_is_no_plain_cluster_is_refused() -> None:
+    with pytest.raises(UsageError, match="without a base of its own"):
+        read_cluster({"base": "meta-24k"})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [((8, 0, 0), "only the last tier joins all"), ((8, 32, 48), "whole domains of 32")],
+)
+def test_tiers_that_do_not_nest_are_refused(sizes: tuple[int, ...], words: str) -> None:
+    tier = {"name": "t", "bandwidth_bytes_per_s": "50 GB/s", "latency_s": "5 us"}
+    with pytest.raises(UsageError, match=words):
+        read_cluster({"base": "dgx-h100", "tiers": [{**tier, "size": size} for size in sizes]})
+
+
+def test_a_pooled_tier_gives_silent_shares_to_those_who_send() -> None:
+    core = read_cluster("hpn").tiers[-1]
+    assert core.share_bytes_per_s == pytest.approx(50e9 / 15)
+    assert core.sender_bytes_per_s(sending=1 / 3) == pytest.approx(50e9 / 5)
+    assert core.sender_bytes_per_s(sending=1 / 100) == 50e9  # no more than its own port
+    alone = dataclasses.replace(core, background=0.0)
+    assert alone.sender_bytes_per_s(1.0, domain=120, job=40) == pytest.approx(50e9 / 5)
+    assert core.sender_bytes_per_s(1.0, domain=120, job=40) == pytest.approx(50e9 / 15)
+    pinned = dataclasses.replace(core, pooling="pinned")
+    assert pinned.sender_bytes_per_s(sending=1 / 100) == pytest.approx(50e9 / 15)

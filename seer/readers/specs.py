@@ -81,6 +81,15 @@ class _Tier(Spec):
     latency_s: Seconds
     oversubscription: Annotated[float, Field(ge=1.0)] = 1.0
     fabric: str = ""
+    pooling: Literal["pinned", "pooled"] = "pinned"
+    background: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
+    efficiency: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    distance_km: Annotated[float, Field(ge=0.0, le=4e5)] = 0.0
+    latency_s_per_km: Seconds = 5e-6
+    ports: Annotated[int, Field(ge=1, le=64)] = 1
+    wiring: Literal["all", "rail"] = "all"
+    in_network_reduction: bool = False
+    algorithm: Literal["flat", "two-level"] = "flat"
 
 
 class _Cluster(Spec):
@@ -91,6 +100,7 @@ class _Cluster(Spec):
     calibration: str
     source: str = ""
     notes: Annotated[list[str], Field(default_factory=list)]
+    pxn: bool = True
 
 
 _FRAMEWORK_CHOICES: dict[str, Any] = {
@@ -127,7 +137,10 @@ def load(kind: str, source: Any, where: str = "") -> tuple[dict[str, Any], str]:
     is named after its file.
     """
     if isinstance(source, Mapping):
-        return dict(source), where or kind.removesuffix("s")
+        place = where or kind.removesuffix("s")
+        given = dict(source)
+        based = kind == "clusters" and "base" in given
+        return _on_base(given, None, place) if based else given, place
     if not isinstance(source, (str, os.PathLike)):
         what = f"a name, a path or a mapping is expected, not {source!r}"
         raise UsageError(what, where=where)
@@ -137,9 +150,25 @@ def load(kind: str, source: Any, where: str = "") -> tuple[dict[str, Any], str]:
     value = read_structured(path)
     if not isinstance(value, dict):
         raise UsageError(f"a {noun} spec is a mapping of keys", where=place)
+    if kind == "clusters" and "base" in value:
+        value = _on_base(value, path.parent, place)
     if not is_huggingface(value):
         value.setdefault("name", Path(path.name.removesuffix(".gz")).stem)
     return value, place
+
+
+def _on_base(value: dict[str, Any], folder: Path | None, place: str) -> dict[str, Any]:
+    """A cluster that takes what it does not say from another: a shipped name, or a file beside."""
+    base = value.pop("base")
+    beside = folder / base if folder and isinstance(base, str) else None
+    source = str(beside) if beside and beside.is_file() else base
+    found = read_structured(shipped.resolve("clusters", source, f"{place}: base"))
+    if not isinstance(found, dict) or "base" in found:
+        what = "the base of a cluster is a cluster spec without a base of its own"
+        raise UsageError(what, where=f"{place}: base")
+    inherited = {key: part for key, part in found.items() if key in ("device", "devices_per_node")}
+    inherited |= {key: found[key] for key in ("calibration", "tiers") if key in found}
+    return inherited | value
 
 
 def read_model(source: Source, where: str = "") -> ModelSpec:
@@ -193,14 +222,26 @@ def _experts(spec: _Model, place: str) -> None:
 
 
 def _check_tiers(spec: _Cluster, place: str) -> None:
-    """A domain of a tier is made of whole nodes."""
+    """A domain of a tier is made of whole nodes, and of whole domains of the tier below."""
+    last = len(spec.tiers) - 1
+    below = spec.devices_per_node
     for i, tier in enumerate(spec.tiers):
+        where = f"{place}: tiers[{i}].size"
         if tier.size % spec.devices_per_node:
             raise UsageError(
                 f"a tier of {tier.size} GPUs is not made of whole nodes of {spec.devices_per_node}",
-                where=f"{place}: tiers[{i}].size",
+                where=where,
                 hint="a multiple of devices_per_node, or 0 for all",
             )
+        if i == 0:
+            continue
+        if tier.size == 0 and i < last:
+            what = f"only the last tier joins all GPUs, and '{tier.name}' is not the last"
+            raise UsageError(what, where=where, hint="say how many GPUs one domain joins")
+        if tier.size and tier.size % below:
+            what = f"a tier of {tier.size} GPUs is not made of whole domains of {below}"
+            raise UsageError(what, where=where, hint=f"a multiple of {below}, or 0 for all")
+        below = tier.size or below
 
 
 def read_cluster(source: Source, where: str = "") -> Cluster:
@@ -218,6 +259,7 @@ def read_cluster(source: Source, where: str = "") -> Cluster:
         calibration=spec.calibration,
         source=spec.source,
         notes=tuple(spec.notes),
+        pxn=spec.pxn,
     )
 
 

@@ -1,0 +1,1 @@
+"""What if the inputs were different: many scenarios of one job, compared."""
