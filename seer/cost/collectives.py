@@ -3,11 +3,13 @@
 Inside a node: the curve measured on that NVLink, else on another. Between nodes: *equal ideal times
 take equal times*. The ideal time of a message is the bytes of its bus factor over the bandwidth of
 the group (its share of the NICs, divided by the oversubscription, or what NVLink delivers if that
-is less). All measured networks together say, by the one rule of `seer.cost.lenders`, how long a
-message of that ideal time takes with as many ranks per node and nodes. That is bandwidth times an
+is less). A sweep of this very fabric answers where it was measured (`seer.cost.sweeps`); for the
+rest all measured networks together say, by the one rule of `seer.cost.lenders`, how long a message
+of that ideal time takes with as many ranks per node and nodes. That is bandwidth times an
 efficiency which depends on time scales, not on bytes, so a slow network reaches its bandwidth with
-smaller messages than a fast one. Time never falls when bandwidth falls or when oversubscription,
-nodes (from two) or bytes rise, and it has no step where a label or a bandwidth ceases to match.
+smaller messages than a fast one. Time never falls when bandwidth falls or when oversubscription or
+bytes rise, nor with more nodes (from two) unless the own sweeps say so, and it has no step where a
+bandwidth ceases to match.
 
 Collectives that nobody measured take half the all-reduce that moves as many bytes per link: an
 all-reduce is a reduce-scatter and an all-gather, each half of it. Beyond the measured nodes each
@@ -18,6 +20,7 @@ for the cluster that bears its label, alone, and lends nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +38,7 @@ from seer.cost.lenders import (
     bytes_factor,
     nominal_of,
 )
+from seer.cost.sweeps import OwnSweeps, binding
 from seer.errors import UsageError
 from seer.graph.kinds import COMMUNICATION, OperatorKind, Origin
 from seer.graph.work import WorkTable
@@ -53,8 +57,6 @@ ASSUMED_SPREAD = 0.5
 """Nothing measured at all: within a factor of 1.6 two times out of three."""
 SAME_BANDWIDTH = 0.01
 """Relative difference up to which a cluster's link is the measured one."""
-SAME_TIME = 0.01
-"""Relative difference up to which an answer is called the measured time itself."""
 
 
 @dataclass(frozen=True)
@@ -222,41 +224,56 @@ def _inside(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
 
 
 def _between(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
-    """Between nodes: by ideal time from all measured networks; see `seer.cost.lenders`."""
+    """Between nodes: the own sweep, or by ideal time what all measured networks say."""
     bandwidth = _bandwidth(group, calibration, cluster)
     ideal = _ideal_s(group, bandwidth)
     pool = _pool(group, calibration, cluster)
     if not pool:
         return _assumed(group, ideal, cluster)
     doubling = TREE_HOPS.get(group.collective, 0.0) * cluster.network.latency_s
+    own = binding(pool, group.collective, cluster.network.fabric, group.ranks_per_node)
+    if own:
+        blend_at = partial(_blend_at, pool, group.ranks_per_node, doubling)
+        return _by_own(group, OwnSweeps(own, blend_at, doubling), bandwidth, cluster)
     found = blend(pool, ideal, group.ranks_per_node, group.n_nodes, doubling)
-    leader, curve = found.leader, found.leader.curve
-    n_ranks = group.n_nodes * curve.ranks_per_node
-    size = ideal * leader.bytes_per_ideal_s
-    own = curve.evaluate(size, n_ranks, group.n_nodes)
-    spread = np.hypot(own.spread, found.disagreement)
-    if _is_own(leader, group, bandwidth, cluster):
-        same = np.abs(leader.part * own.time_s / found.time_s - 1.0) < SAME_TIME
-        exact = same | (own.origin != Origin.measured)
-        origin = np.where(exact, own.origin, Origin.interpolated).astype(np.int8)
-        return Priced(Estimate(found.time_s, origin, spread), leader.index)
-    words = f"by the efficiency of {curve.collective} on {curve.fabric}"
-    if leader.part != 1.0 and group.collective in ("all_gather", "reduce_scatter"):
-        words = "half the all-reduce of the same buffer"
-    estimate = _as_derived(found.time_s, spread)
+    leader = found.leader
+    lent = _estimate_of(leader, ideal, group)
+    words = f"by the efficiency of {leader.curve.collective} on {leader.curve.fabric}"
+    estimate = _as_derived(found.time_s, np.hypot(lent.spread, found.disagreement))
     return Priced(estimate, leader.index, (words, _words(group)))
 
 
-def _is_own(leader: Lender, group: Group, bandwidth: float, cluster: Cluster) -> bool:
-    """Whether the leader was measured on this very network; decides the origin, never the time."""
-    curve, network = leader.curve, cluster.network
-    return (
-        leader.part == 1.0
-        and curve.fabric == network.fabric
-        and curve.ranks_per_node == group.ranks_per_node
-        and network.oversubscription == 1.0
-        and abs(bandwidth / leader.nominal_bytes_per_s - 1.0) <= SAME_BANDWIDTH
-    )
+def _by_own(group: Group, sweeps: OwnSweeps, bandwidth: float, cluster: Cluster) -> Priced:
+    """The time by the network's own sweeps; measured and interpolated ones keep their origin."""
+    nearest = sweeps.nearest(group.n_nodes)
+    # What NVLink lets through is in the sweep already: the same NICs give the same time.
+    seen = min(group.network_bytes_per_s, max(bandwidth, nearest.nominal_bytes_per_s))
+    ideal = _ideal_s(group, seen)
+    time = sweeps.time_s(ideal, group.n_nodes)
+    known = _estimate_of(nearest, ideal, group)
+    if nearest.part != 1.0:
+        note = "half the all-reduce of the same buffer", _words(group)
+        return Priced(_as_derived(time, known.spread), nearest.index, note)
+    same_link = abs(seen / nearest.nominal_bytes_per_s - 1.0) <= SAME_BANDWIDTH
+    if not same_link or cluster.network.oversubscription != 1.0:
+        note = f"by the efficiency of {group.collective} on {nearest.curve.fabric}", _words(group)
+        return Priced(_as_derived(time, known.spread), nearest.index, note)
+    origin = known.origin
+    if not sweeps.measured_at(group.n_nodes):
+        origin = np.maximum(origin, Origin.interpolated).astype(np.int8)
+    return Priced(Estimate(time, origin, known.spread), nearest.index)
+
+
+def _estimate_of(one: Lender, ideal_s: Floats, group: Group) -> Estimate:
+    """What the lender's own curve says of messages of these ideal times: origin and spread."""
+    n_ranks = group.n_nodes * one.curve.ranks_per_node
+    return one.curve.evaluate(ideal_s * one.bytes_per_ideal_s, n_ranks, group.n_nodes)
+
+
+def _blend_at(
+    pool: list[Lender], ranks_per_node: float, doubling_s: float, n_nodes: int, ideal_s: Floats
+) -> Floats:
+    return blend(pool, ideal_s, ranks_per_node, n_nodes, doubling_s).time_s
 
 
 def _assumed(group: Group, ideal_s: Floats, cluster: Cluster) -> Priced:

@@ -16,8 +16,8 @@ with p the points of the scale and `error` the cross-validated standard deviatio
 handful of points from one bug report cannot outvote whole sweeps. Before they are averaged the y_i
 are made to rise with nodes (weighted isotonic regression): a larger group is never more efficient.
 It follows that T never falls with tau or N: y_i rise with tau at constant weights, and the weights
-shift toward more nodes, where y is larger, in the order of likelihood ratios. A fabric of the same
-label has no rule of its own; it is a lender at distance zero.
+shift toward more nodes, where y is larger, in the order of likelihood ratios. A fabric's own sweeps
+answer before this rule (`seer.cost.sweeps`); it continues them, with them among the lenders.
 """
 
 from __future__ import annotations
