@@ -6,7 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from seer.cli import calibration, demo, explain, fit, forecast, listing, measure, validate
+from seer.cli import (
+    calibration,
+    demo,
+    explain,
+    fabric,
+    fit,
+    forecast,
+    listing,
+    measure,
+    validate,
+)
 from seer.cli.options import DebugOption
 
 EPILOG = (
@@ -32,6 +42,8 @@ def command() -> Any:
     app.command("fit")(fit.fit)
     app.command("measure")(measure.measure)
     app.command("validate")(validate.validate)
+    app.command("fabric")(fabric.fabric)
+    app.command("slices")(fabric.slices)
     curves = typer.Typer(help="Look into a calibration.", no_args_is_help=True)
     curves.command("show")(calibration.show)
     curves.command("score")(calibration.score)

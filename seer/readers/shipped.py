@@ -17,6 +17,8 @@ FOLDERS = {
     "clusters": "templates/clusters",
     "frameworks": "templates/frameworks",
     "layers": "templates/layers",
+    "fabrics": "templates/topologies",
+    "racks": "templates/racks",
 }
 _SINGULAR = {kind.removesuffix("s"): kind for kind in FOLDERS}
 _SUFFIXES = (".json", ".json.gz", ".yaml", ".yml")
