@@ -60,7 +60,8 @@ def count_route(graph: Any, route: Route) -> tuple[int | None, int]:
     networkx = _networkx()
     rail = 0 if route.same_rail else 1
     begin = ("gpu", 0, 0, 0, rail if route.pxn else 0)
-    end = ("gpu", 0 if route.same_pod else 1, 0 if route.same_block else 1, 1, rail)
+    other_block = route.same_pod and not route.same_block
+    end = ("gpu", int(not route.same_pod), int(other_block), 1, rail)
     ends = {begin, end}
     only = networkx.subgraph_view(graph, filter_node=lambda n: n[0] != "gpu" or n in ends)
     level = networkx.single_source_shortest_path_length(only, begin)
