@@ -14,8 +14,9 @@ import secrets
 import stat
 import sys
 import zlib
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from seer.errors import UnreadableError, UsageError
 
@@ -38,7 +39,7 @@ def read_bytes(path: PathLike, limit: int = DATA_LIMIT_BYTES) -> bytes:
     name = os.fspath(path)
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(limit + 1)
+            data = _standard_input(sys.stdin.buffer)
         else:
             with open(name, "rb") as file:
                 _refuse_size(os.fstat(file.fileno()).st_size, limit, name)
@@ -50,6 +51,12 @@ def read_bytes(path: PathLike, limit: int = DATA_LIMIT_BYTES) -> bytes:
         raise UnreadableError("this is not the name of a file", where=repr(name)) from None
     _refuse_size(len(data), limit, name)
     return _gunzip(data, limit, name) if data[:2] == b"\x1f\x8b" else data
+
+
+@lru_cache(maxsize=1)
+def _standard_input(stream: BinaryIO) -> bytes:
+    """What comes from standard input, kept: a job is looked at before it is read."""
+    return stream.read(DATA_LIMIT_BYTES + 1)
 
 
 def _refuse_size(size: int, limit: int, where: str, verb: str = "has") -> None:
@@ -84,7 +91,13 @@ def _gunzip(data: bytes, limit: int, where: str) -> bytes:
 
 def read_text(path: PathLike, limit: int = SPEC_LIMIT_BYTES) -> str:
     """The content of a UTF-8 text file, as `read_bytes` reads it; a byte order mark is dropped."""
-    return decode(read_bytes(path, limit), os.fspath(path))
+    return decode(read_bytes(path, limit), named(path))
+
+
+def named(path: PathLike) -> str:
+    """A path as messages name it."""
+    name = os.fspath(path)
+    return "standard input" if name == "-" else name
 
 
 def decode(data: bytes, where: str) -> str:

@@ -6,8 +6,9 @@ file first) or an inline mapping. Whatever is chosen for the user is said in `Jo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -106,27 +107,64 @@ def read_job(
     for a fault of the spec, InfeasibleError for a plan that cannot run.
     """
     changes = edits.parse_overrides(overrides)
+    return resolve(opened(source, changes), changes, choose=choose)
+
+
+@dataclass(frozen=True)
+class OpenedJob:
+    """A job spec whose own file has been read; `folder` is tried first for the paths in it."""
+
+    mapping: Mapping[str, Any]
+    place: str
+    folder: Path | None = None
+
+    def with_references(self) -> OpenedJob:
+        """The same with its model, cluster and framework inline: no edit reads a file again.
+
+        A Hugging Face `config.json` stays a path, because its folder names the model.
+        """
+        mapping = dict(self.mapping)
+        for head, kind in _REFERENCES.items():
+            reference = _beside(mapping.get(head), self.folder)
+            if isinstance(reference, (str, os.PathLike)):
+                read = load(kind, reference, f"{self.place}: {head}")[0]
+                mapping[head] = reference if is_huggingface(read) else read
+        if mapping.get("calibration") is not None:
+            mapping["calibration"] = str(_beside(mapping["calibration"], self.folder))
+        return OpenedJob(mapping, self.place, None)
+
+
+def opened(source: Source | doors.Foreign, changes: Mapping[str, Any]) -> OpenedJob:
+    """The spec of a shipped name, a file or a mapping, before its names are looked up.
+
+    `changes` are the edits to come: another tool's file leaves some things to them.
+    """
     if isinstance(source, doors.Foreign):
         doors.require(source, changes, source.kind)
-        return _through_door(source, source.kind, changes, choose)
+        return _through_door(source, source.kind)
     if isinstance(source, Mapping):
-        return _resolve(*load("jobs", source), None, changes, choose)
+        return OpenedJob(*load("jobs", source))
     path = shipped.resolve("jobs", source)
     if path.parent != shipped.folder("jobs"):
         foreign = doors.open_door(path, changes)
         if foreign is not None:
-            return _through_door(foreign, str(path), changes, choose)
-    return _resolve(*load("jobs", source), path.parent, changes, choose)
+            return _through_door(foreign, str(path))
+    return OpenedJob(*load("jobs", source), path.parent)
 
 
-def _through_door(
-    foreign: doors.Foreign, where: str, changes: Mapping[str, Any], choose: Choose | None
+def resolve(
+    spec: OpenedJob, changes: Mapping[str, Any], *, choose: Choose | None = None
 ) -> Job:
-    """The job of another tool's configuration, with the edits of the user."""
+    """The job of an opened spec with edits applied; raises as `read_job` does."""
+    return _resolve(dict(spec.mapping), spec.place, spec.folder, changes, choose)
+
+
+def _through_door(foreign: doors.Foreign, where: str) -> OpenedJob:
+    """The spec of another tool's configuration."""
     notes = [f"read as {foreign.kind}", *foreign.notes]
     mapping = {"notes": [], **foreign.job}
     mapping["notes"] = [*mapping["notes"], *notes]
-    return _resolve(mapping, where, None, changes, choose)
+    return OpenedJob(mapping, where)
 
 
 def job_from_model(

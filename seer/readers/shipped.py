@@ -6,7 +6,10 @@ They lie in `seer/data/` of an installed package, or beside `seer/` in a source 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 from seer.errors import UsageError, nearest
 
@@ -53,23 +56,29 @@ def resolve(kind: str, name_or_path: str | os.PathLike[str], where: str = "") ->
     files = _files(kind)
     if text in files:
         return files[text]
-    if text == "-" or is_path(text):
+    if is_path(text):
         return Path(text)
     return find(kind, text, where)
 
 
 def is_path(text: str) -> bool:
-    """Whether text is meant as a path: it has a separator or a suffix of a file, or it exists."""
-    return os.sep in text or text.endswith(_SUFFIXES) or os.path.exists(text)
+    """Whether text is meant as a path: `-`, a separator or suffix of a file, or it exists."""
+    return text == "-" or os.sep in text or text.endswith(_SUFFIXES) or os.path.exists(text)
 
 
-def _files(kind: str) -> dict[str, Path]:
+def _files(kind: str) -> Mapping[str, Path]:
     place = folder(kind)
+    return _listing(place, place.stat().st_mtime_ns) if place.is_dir() else {}
+
+
+@lru_cache(maxsize=64)
+def _listing(place: Path, changed_ns: int) -> Mapping[str, Path]:
+    """The files of a folder by bare name, listed again when the folder has changed."""
     found: dict[str, Path] = {}
-    for path in sorted(place.iterdir()) if place.is_dir() else []:
+    for path in sorted(place.iterdir()):
         suffix = next(
             (s for s in sorted(_SUFFIXES, key=len, reverse=True) if path.name.endswith(s)), ""
         )
         if suffix and not path.name.startswith("."):
             found[path.name.removesuffix(suffix)] = path
-    return found
+    return MappingProxyType(found)

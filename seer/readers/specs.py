@@ -13,7 +13,7 @@ from pydantic import Field, create_model
 from seer.cluster import Cluster, Device, Tier
 from seer.errors import UsageError
 from seer.readers import shipped
-from seer.readers.files import read_structured
+from seer.readers.files import named, read_structured
 from seer.readers.huggingface import is_huggingface, model_from_huggingface
 from seer.readers.schema import (
     Bytes,
@@ -134,7 +134,7 @@ def load(kind: str, source: Any, where: str = "") -> tuple[dict[str, Any], str]:
     """The mapping behind a name, a path or a mapping, and the place to name in errors.
 
     `kind` is the plural ("models", "clusters", "frameworks", "jobs"). A mapping without `name`
-    is named after its file.
+    is named after its file; standard input (`-`) has no name.
     """
     if isinstance(source, Mapping):
         place = where or kind.removesuffix("s")
@@ -146,13 +146,14 @@ def load(kind: str, source: Any, where: str = "") -> tuple[dict[str, Any], str]:
         raise UsageError(what, where=where)
     noun = kind.removesuffix("s")
     path = shipped.resolve(kind, source, where)
-    place = f"{noun} {source}" if path.parent == shipped.folder(kind) else str(path)
+    shipped_one = path.parent == shipped.folder(kind)
+    place = f"{noun} {source}" if shipped_one else named(path)
     value = read_structured(path)
     if not isinstance(value, dict):
         raise UsageError(f"a {noun} spec is a mapping of keys", where=place)
     if kind == "clusters" and "base" in value:
         value = _on_base(value, path.parent, place)
-    if not is_huggingface(value):
+    if not is_huggingface(value) and str(source) != "-":
         value.setdefault("name", Path(path.name.removesuffix(".gz")).stem)
     return value, place
 
