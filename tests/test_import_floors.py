@@ -37,6 +37,7 @@ FLOORS = {
     "whatif": 5,
     "measure": 5,
     "reports": 5,
+    "whatif": 5,
     "cli": 6,
     "__main__": 7,
 }
@@ -52,6 +53,12 @@ HOMES = {
     "typer": {"cli"},
     "rich": {"cli", "reports"},
     "matplotlib": {"reports"},
+    "distributed": {"whatif"},
+    "dask": {"whatif"},
+    "ray": {"whatif"},
+    "pyarrow": {"reports"},
+    "pandas": {"reports"},
+    "polars": {"reports"},
 }
 SPEAKERS = {"cli", "readers", "reports", "__main__"}
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -16,6 +16,7 @@ from seer.cli import (
     listing,
     measure,
     validate,
+    whatif,
 )
 from seer.cli.options import DebugOption
 
@@ -48,6 +49,7 @@ def command() -> Any:
     curves.command("show")(calibration.show)
     curves.command("score")(calibration.score)
     app.add_typer(curves, name="calibration")
+    app.add_typer(whatif.app(), name="whatif")
     return typer.main.get_command(app)
 
 

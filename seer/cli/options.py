@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seer.errors import UsageError
-
 if TYPE_CHECKING:
     from seer.spec import Job
 
@@ -47,17 +45,15 @@ def job_of(name: str, flags: Mapping[str, Any], edits: list[str] | None) -> Job:
     """
     # Imported here: the schema library and numpy would slow down every `--help`.
     from seer.choose import choose_parallelism
-    from seer.readers.job import job_from_model, kind_of, read_job
+    from seer.readers.job import open_named, resolve
+
+    changes = changes_of(flags, edits)
+    return resolve(open_named(name, changes), changes, choose=choose_parallelism)
+
+
+def changes_of(flags: Mapping[str, Any], edits: list[str] | None) -> dict[str, Any]:
+    """The edits of options and of `--set`, which come after them."""
     from seer.readers.overrides import parse_overrides
 
     changes = {path: value for path, value in flags.items() if value is not None}
-    changes |= parse_overrides(edits or ())
-    if kind_of(name) != "model":
-        return read_job(name, changes, choose=choose_parallelism)
-    for needed in ("gpus", "cluster"):
-        if needed not in changes:
-            hint = f"seer forecast {name} --gpus 64 --cluster dgx-h100"
-            what = f"'{name}' is a model; --{needed} is needed to make it a job"
-            raise UsageError(what, hint=hint)
-    gpus, cluster = changes.pop("gpus"), changes.pop("cluster")
-    return job_from_model(name, gpus, cluster, changes, choose=choose_parallelism)
+    return changes | parse_overrides(edits or ())

@@ -33,6 +33,15 @@ class Output:
             console.width = WIDTH
         return console
 
+    def live_console(self) -> Console | None:
+        """Where a picture of what is going on can be drawn; None where nobody would see it."""
+        if self.quiet or not sys.stderr.isatty():
+            return None
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        return console if console.is_terminal and not console.is_dumb_terminal else None
+
     def notice(self, text: str) -> None:
         """A line on stderr that is not part of the result."""
         if not self.quiet:

@@ -133,6 +133,13 @@ class OpenedJob:
             mapping["calibration"] = str(_beside(mapping["calibration"], self.folder))
         return OpenedJob(mapping, self.place, None)
 
+    def edited(self, changes: Mapping[str, Any]) -> OpenedJob:
+        """The same with edits applied, not yet checked."""
+        mapping = dict(self.mapping)
+        for path, value in changes.items():
+            mapping = _edit(mapping, path, value, self.place, self.folder)
+        return replace(self, mapping=mapping)
+
 
 def opened(source: Source | doors.Foreign, changes: Mapping[str, Any]) -> OpenedJob:
     """The spec of a shipped name, a file or a mapping, before its names are looked up.
@@ -152,11 +159,26 @@ def opened(source: Source | doors.Foreign, changes: Mapping[str, Any]) -> Opened
     return OpenedJob(*load("jobs", source), path.parent)
 
 
-def resolve(
-    spec: OpenedJob, changes: Mapping[str, Any], *, choose: Choose | None = None
-) -> Job:
+def resolve(spec: OpenedJob, changes: Mapping[str, Any], *, choose: Choose | None = None) -> Job:
     """The job of an opened spec with edits applied; raises as `read_job` does."""
-    return _resolve(dict(spec.mapping), spec.place, spec.folder, changes, choose)
+    edited = spec.edited(changes)
+    return _resolve(dict(edited.mapping), spec.place, spec.folder, choose)
+
+
+def open_named(name: str, changes: dict[str, Any]) -> OpenedJob:
+    """The spec that a positional argument means: a job, or a model with GPUs and a cluster.
+
+    `changes` are the edits to come; those that make a job of a model are taken out of it.
+    """
+    if kind_of(name) != "model":
+        return opened(name, changes)
+    for needed in ("gpus", "cluster"):
+        if needed not in changes:
+            hint = f"seer forecast {name} --gpus 64 --cluster dgx-h100"
+            what = f"'{name}' is a model; --{needed} is needed to make it a job"
+            raise UsageError(what, hint=hint)
+    given = {key: changes.pop(key) for key in ("gpus", "cluster")}
+    return OpenedJob({"model": name, **given}, "job")
 
 
 def _through_door(foreign: doors.Foreign, where: str) -> OpenedJob:
@@ -180,8 +202,8 @@ def job_from_model(
     `overrides` are the same paths as for a job; without any `parallelism.*` among them `choose`
     decides. Sequence length and global batch have defaults that `Job.notes` states.
     """
-    mapping = {"model": model, "cluster": cluster, "gpus": gpus}
-    return _resolve(mapping, "job", None, edits.parse_overrides(overrides), choose)
+    spec = OpenedJob({"model": model, "cluster": cluster, "gpus": gpus}, "job")
+    return resolve(spec, edits.parse_overrides(overrides), choose=choose)
 
 
 def kind_of(name_or_path: str) -> str:
@@ -212,11 +234,8 @@ def _resolve(
     mapping: dict[str, Any],
     place: str,
     folder: Path | None,
-    changes: Mapping[str, Any],
     choose: Choose | None,
 ) -> Job:
-    for path, value in changes.items():
-        mapping = _edit(mapping, path, value, place, folder)
     spec = validate(_Job, mapping, place)
     draft = _draft(spec, place, folder)
     check_sizes(draft, _gpus(spec, place))

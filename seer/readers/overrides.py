@@ -32,11 +32,13 @@ def parse_overrides(overrides: Overrides) -> dict[str, Any]:
         if not equals:
             hint = "write path=value, for example parallelism.tp=4"
             raise UsageError(f"'{text}' is not an edit", where="--set", hint=hint)
-        parsed[path.strip()] = _value(value.strip())
+        parsed[path.strip()] = value_of(value.strip())
     return parsed
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
+    """A value as `--set` reads it: JSON where it is JSON, else the text itself."""
+
     def keep(name: str) -> Any:
         raise ValueError(name)
 
@@ -46,15 +48,15 @@ def _value(text: str) -> Any:
         return text
 
 
-def split(path: str) -> list[str | int]:
-    """The steps of a path.
+def split(path: str, where: str = "--set") -> list[str | int]:
+    """The steps of a path; `where` is named when it is none.
 
     >>> split("cluster.tiers[1].latency_s")
     ['cluster', 'tiers', 1, 'latency_s']
     """
     if not _PATH.fullmatch(path):
         hint = "a path is keys joined by dots, for example parallelism.tp"
-        raise UsageError(f"'{path}' is not a path", where="--set", hint=hint)
+        raise UsageError(f"'{path[:80]}' is not a path", where=where, hint=hint)
     return [int(index) if index else key for key, index in _STEP.findall(path)]
 
 

@@ -1,0 +1,16 @@
+"""`seer whatif`: the same job with other inputs; one module per question."""
+
+from __future__ import annotations
+
+import typer
+
+from seer.cli.whatif import sweep
+
+
+def app() -> typer.Typer:
+    """The commands under `seer whatif`."""
+    found = typer.Typer(
+        help="Ask what would change if the inputs were different.", no_args_is_help=True
+    )
+    found.command("sweep")(sweep.sweep)
+    return found
