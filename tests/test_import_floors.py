@@ -37,7 +37,6 @@ FLOORS = {
     "whatif": 5,
     "measure": 5,
     "reports": 5,
-    "whatif": 5,
     "cli": 6,
     "__main__": 7,
 }
