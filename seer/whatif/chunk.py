@@ -21,6 +21,9 @@ Task = tuple[int, Job]
 DEFECT = "defect of Seer"
 """How the reason begins where a plan fails for no fault of its own."""
 
+LOST_REASON = "the worker died"
+"""Why a plan has no forecast that three workers did not survive."""
+
 _NUMBER = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?![\w.-]*\w)")
 
 

@@ -11,7 +11,15 @@ from seer.calibration import Calibration
 from seer.errors import UsageError
 from seer.graph.template import LayerTemplate
 from seer.readers import read_calibration, read_layer_template, shipped
-from seer.whatif.chunk import Carried, ChunkDone, Outcome, Refusal, Task, evaluate_chunk
+from seer.whatif.chunk import (
+    LOST_REASON,
+    Carried,
+    ChunkDone,
+    Outcome,
+    Refusal,
+    Task,
+    evaluate_chunk,
+)
 from seer.whatif.executors import Workers, check_place, open_workers
 
 FEW = 12
@@ -22,10 +30,10 @@ MOST_IN_CHUNK = 64
 AHEAD = 2
 """Chunks that wait for each worker, so that none is idle while results are read."""
 LOSSES = 3
-"""Chunks lost in a row, for each that is out, until the workers are given up."""
+"""Chunks lost, for each that can be out, until workers that never gave a result are given up."""
 
 Chunk = tuple[Task, ...]
-LOST = Refusal("the worker died", "the process that evaluated this plan died, three times over")
+LOST = Refusal(LOST_REASON, "the process that evaluated this plan died, three times over")
 
 
 def run_plans(tasks: Iterable[Task], on: str = "auto") -> Iterator[Outcome]:
@@ -88,6 +96,7 @@ class _Account:
         self._templates: dict[str, LayerTemplate] = {}
         self._plan_s = CHUNK_S  # so that the first chunk is one plan
         self._losses = 0
+        self._works = False
 
     def close(self) -> None:
         self._workers.close()
@@ -111,7 +120,7 @@ class _Account:
                     yield from self._counted(future.result(), chunk)
                 else:
                     lost += chunk
-                    self._note_loss(fault, together)
+                    self._note_loss(fault)
 
     def _size(self) -> int:
         return max(1, int(CHUNK_S / self._plan_s))
@@ -124,23 +133,27 @@ class _Account:
             self._workers.close()
             self._workers = open_workers(self._on)
             return self._workers.executor.submit(evaluate_chunk, chunk, carried)
+        except Exception as fault:
+            what = "the workers are not there any more"
+            raise UsageError(what, where=f"--on {self._on}", why=_told(fault)) from None
 
     def _counted(self, done: ChunkDone, chunk: Chunk) -> tuple[Outcome, ...]:
         if done.version != seer.__version__:
             what = f"the workers run Seer {done.version}, this is {seer.__version__}"
             raise UsageError(what, where=f"--on {self._on}", hint="install one version everywhere")
-        self._losses = 0
+        self._works = True
         self._plan_s = max(done.seconds / len(chunk), 1e-6)
         return done.outcomes
 
-    def _note_loss(self, fault: BaseException, together: int) -> None:
+    def _note_loss(self, fault: BaseException) -> None:
         self._losses += 1
-        if self._losses > LOSSES * together:
-            text = f"{type(fault).__name__}: {' '.join(str(fault).split())[:200]}"
+        if not self._works and self._losses > LOSSES * AHEAD * self._workers.count:
             hint = "a script must start under: if __name__ == '__main__'"
             if not self._on.startswith("processes"):
                 hint = "is Seer installed on the workers?"
-            raise UsageError("the workers die", where=f"--on {self._on}", why=text, hint=hint)
+            raise UsageError(
+                "the workers die", where=f"--on {self._on}", why=_told(fault), hint=hint
+            )
 
     def _carried(self, chunk: Chunk) -> Carried:
         """The files of these jobs that are not shipped, read once."""
@@ -159,3 +172,7 @@ def _fault(future: Future[ChunkDone]) -> BaseException | None:
         return future.exception()
     except CancelledError as fault:
         return fault
+
+
+def _told(fault: BaseException) -> str:
+    return f"{type(fault).__name__}: {' '.join(str(fault).split())[:200]}"
