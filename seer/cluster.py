@@ -133,6 +133,41 @@ class Tier:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Where the members of a group lie, per tier; index 0 are the nodes.
+
+    Attributes
+    ----------
+    domains : tuple of int
+        Domains of the tier that hold members.
+    fewest : tuple of int
+        Fewest members in one of them.
+    leaving : tuple of float
+        Largest share of a domain's members whose next node, in rank order, lies outside it: what a
+        ring over the group sends out of the domain at once.
+    held : tuple of int
+        GPUs of the job in one domain, at most.
+    sending : float
+        Of a transfer: share of the job's GPUs of a domain that send out of it at once.
+    """
+
+    domains: tuple[int, ...]
+    fewest: tuple[int, ...]
+    leaving: tuple[float, ...]
+    held: tuple[int, ...]
+    sending: float = 1.0
+
+    @property
+    def top(self) -> int:
+        """The highest tier that the group crosses; 0 inside a node.
+
+        >>> Span((4, 1), (2, 8), (1.0, 0.0), (8, 64)).top
+        1
+        """
+        return max((k + 1 for k, n in enumerate(self.domains) if n > 1), default=0)
+
+
+@dataclass(frozen=True)
 class Cluster:
     """Devices joined by tiers; `tiers[0]` is the NVLink domain (the node), the rest the network.
 

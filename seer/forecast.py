@@ -248,7 +248,7 @@ def play_at(graph: OperatorGraph, durations: NDArray[np.float64], slowdown: floa
 def iteration_time(prepared: Prepared, factor: float) -> float:
     """The folded iteration time under another factor, and nothing else. Seconds."""
     plan, time_s = prepared.plan, prepared.sustained(factor).time_s
-    for row, segment in zip(plan.segment_row.tolist(), plan.segments, strict=True):
+    for row, segment in plan.played_segments:
         graph = segment.graph(plan.work)
         time_s[row] = play(graph, time_s[graph.work_id]).makespan_s
     graph = fold(plan)
@@ -263,7 +263,7 @@ def play_folded(plan: Plan, pricing: cost.Pricing) -> tuple[Played, cost.Pricing
     segments: dict[int, tuple[OperatorGraph, Timeline]] = {}
     inner: dict[int, RankAnalysis] = {}
     time_s = pricing.time_s.copy()
-    for row, segment in zip(plan.segment_row.tolist(), plan.segments, strict=True):
+    for row, segment in plan.played_segments:
         graph = segment.graph(plan.work)
         timeline = play(graph, pricing.time_s[graph.work_id])
         segments[row] = graph, timeline
@@ -279,8 +279,11 @@ def operators_stood_for(plan: Plan, graph: OperatorGraph) -> int:
     """Operators of the whole job: each folded one counts as often as it stands for."""
     stands_for = graph.multiplicity.astype(np.int64)
     copies = copies_of_streams(plan.job.parallelism)
-    for row, segment in zip(plan.segment_row, plan.segments, strict=True):
-        stands_for[graph.work_id == row] = copies[segment.stream].sum()
+    ranks = plan.job.parallelism.stage_ranks
+    for row, segment in plan.played_segments:
+        here = graph.work_id == row
+        whole = int(copies[segment.stream].sum())
+        stands_for[here] = whole * stands_for[here] // ranks
     return int(stands_for.sum())
 
 

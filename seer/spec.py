@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from seer.cluster import Cluster
+from seer.placement import PACKED, Placement
 
 
 @dataclass(frozen=True)
@@ -330,6 +331,7 @@ class Job:
     framework: FrameworkSpec
     calibration: str
     layer_template: str = "transformer"
+    placement: Placement = PACKED
     notes: tuple[str, ...] = ()
     """What was chosen for the user (a default preset, a parallelism), to be shown in the output."""
 

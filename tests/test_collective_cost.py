@@ -24,8 +24,8 @@ from seer.calibration.collective import (
 )
 from seer.calibration.estimate import CurveInfo
 from seer.cluster import Cluster, Device, Tier
-from seer.cost.collectives import TRANSFER_SPREAD, communication_bound_s, price_communication
-from seer.cost.lenders import rising_with
+from seer.cost.collectives import communication_bound_s, price_communication
+from seer.cost.lenders import TRANSFER_SPREAD, rising_with
 from seer.errors import UsageError
 from seer.graph.kinds import OperatorKind, Origin
 from seer.graph.work import WorkTable

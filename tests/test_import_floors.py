@@ -18,6 +18,7 @@ FLOORS = {
     "spec": 1,
     "cluster": 1,
     "fabric": 1,
+    "placement": 1,
     "calibration": 2,
     "timeline": 2,
     "play": 3,

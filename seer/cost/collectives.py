@@ -19,9 +19,8 @@ for the cluster that bears its label, alone, and lends nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,22 +28,24 @@ from numpy.typing import NDArray
 from seer.calibration import Calibration
 from seer.calibration.collective import IN_NODE, CollectiveCurve, bus_factor
 from seer.calibration.estimate import Estimate
-from seer.cluster import Cluster
+from seer.cluster import Cluster, Span
+from seer.cost.group import Group, Note, Priced, words_of
 from seer.cost.lenders import (
     POINT_TO_POINT,
-    TRANSFER_SPREAD,
     Lender,
     blend,
     bytes_factor,
     nominal_of,
 )
 from seer.cost.sweeps import OwnSweeps, binding
+from seer.cost.tiers import find_way
+from seer.cost.two_level import as_derived, price_two_level
 from seer.errors import UsageError
 from seer.graph.kinds import COMMUNICATION, OperatorKind, Origin
 from seer.graph.work import WorkTable
 
 Floats = NDArray[np.float64]
-GroupKey = tuple[int, int, int, float]
+GroupKey = tuple[int, int, int, float, Span | None]
 
 COLLECTIVE_OF = {kind: kind.name for kind in COMMUNICATION} | {
     OperatorKind.dispatch: "all_to_all",
@@ -57,43 +58,6 @@ ASSUMED_SPREAD = 0.5
 """Nothing measured at all: within a factor of 1.6 two times out of three."""
 SAME_BANDWIDTH = 0.01
 """Relative difference up to which a cluster's link is the measured one."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Rows of one collective among equally placed ranks.
-
-    Attributes
-    ----------
-    collective : str
-    n_ranks, n_nodes : int
-    network_bytes_per_s : float
-        Of the whole group per node (of one GPU for `POINT_TO_POINT`), oversubscription taken off.
-    message_bytes : float64[n]
-    """
-
-    collective: str
-    n_ranks: int
-    n_nodes: int
-    network_bytes_per_s: float
-    message_bytes: Floats
-
-    @property
-    def ranks_per_node(self) -> float:
-        """Ranks on one node."""
-        return self.n_ranks / self.n_nodes
-
-
-Note = tuple[str, str]
-"""What was derived or assumed, and which group it concerns."""
-
-
-class Priced(NamedTuple):
-    """An estimate, the curve behind it (-1 none) and what to say about it ("" nothing), of whom."""
-
-    estimate: Estimate
-    curve: int
-    note: Note = ("", "")
 
 
 def price_communication(
@@ -155,7 +119,7 @@ def bound_s(group: Group, cluster: Cluster) -> Floats:
     crossing = group.message_bytes * (1.0 if whole else (parts - 1.0) / parts)
     if inside:
         return crossing / cluster.nvlink.bandwidth_bytes_per_s
-    return crossing / group.network_bytes_per_s + cluster.network.latency_s
+    return crossing / group.way.nic_bytes_per_s + cluster.network.latency_s
 
 
 # ---- rows to groups -------------------------------------------------------------------------
@@ -164,7 +128,9 @@ def bound_s(group: Group, cluster: Cluster) -> Floats:
 def _equal_groups(work: WorkTable, rows: NDArray[np.intp]) -> dict[GroupKey, list[int]]:
     groups: dict[GroupKey, list[int]] = {}
     columns = (work.kind, work.group_ranks, work.group_nodes, work.nic_share)
-    for at, key in enumerate(zip(*(column[rows].tolist() for column in columns), strict=True)):
+    spans = [work.span_of(i) for i in rows.tolist()]
+    values = (*(column[rows].tolist() for column in columns), spans)
+    for at, key in enumerate(zip(*values, strict=True)):
         groups.setdefault(key, []).append(at)
     return groups
 
@@ -172,7 +138,7 @@ def _equal_groups(work: WorkTable, rows: NDArray[np.intp]) -> dict[GroupKey, lis
 def _group(
     work: WorkTable, rows: NDArray[np.intp], key: GroupKey, at: list[int], cluster: Cluster
 ) -> Group:
-    kind, n_ranks, n_nodes, nic_share = key
+    kind, n_ranks, n_nodes, nic_share, span = key
     first = int(rows[at[0]])
     where = f"work row {first} ({work.name[first]})"
     if OperatorKind(kind) not in COLLECTIVE_OF:
@@ -185,19 +151,25 @@ def _group(
             where=where,
         )
     collective = COLLECTIVE_OF[OperatorKind(kind)]
-    network = cluster.network.bandwidth_bytes_per_s / cluster.network.oversubscription
-    if collective not in POINT_TO_POINT:
-        network *= nic_share * cluster.devices_per_node
+    way = find_way(collective, n_ranks, nic_share, cluster, span)
     # An empty message still costs its latency; one byte keeps its logarithm finite.
     size = np.maximum(work.message_bytes[rows[at]], 1.0)
-    return Group(collective, n_ranks, n_nodes, network, size)
+    return Group(collective, n_ranks, n_nodes, way, size, nic_share, span)
 
 
 # ---- one group ------------------------------------------------------------------------------
 
 
 def _price(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
-    return (_inside if group.n_nodes == 1 else _between)(group, calibration, cluster)
+    if group.n_nodes == 1:
+        return _inside(group, calibration, cluster)
+    if group.way.two_level:
+        return price_two_level(group, cluster, lambda part: _price(part, calibration, cluster))
+    found = _between(group, calibration, cluster)
+    if not group.way.delay_s:
+        return found
+    later = replace(found.estimate, time_s=found.estimate.time_s + group.way.delay_s)
+    return found._replace(estimate=later)
 
 
 def _inside(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
@@ -219,8 +191,8 @@ def _inside(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
     factor = float(bus_factor(curve.collective, group.n_ranks))
     size = ideal * curve.nominal_bytes_per_s / factor / part
     lent = curve.evaluate(size, group.n_ranks)
-    note = f"by the efficiency of {curve.collective} on {curve.fabric}", _words(group)
-    return Priced(_as_derived(part * lent.time_s, lent.spread), index, note)
+    note = f"by the efficiency of {curve.collective} on {curve.fabric}", words_of(group)
+    return Priced(as_derived(part * lent.time_s, lent.spread), index, note)
 
 
 def _between(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
@@ -239,8 +211,8 @@ def _between(group: Group, calibration: Calibration, cluster: Cluster) -> Priced
     leader = found.leader
     lent = _estimate_of(leader, ideal, group)
     words = f"by the efficiency of {leader.curve.collective} on {leader.curve.fabric}"
-    estimate = _as_derived(found.time_s, np.hypot(lent.spread, found.disagreement))
-    return Priced(estimate, leader.index, (words, _words(group)))
+    estimate = as_derived(found.time_s, np.hypot(lent.spread, found.disagreement))
+    return Priced(estimate, leader.index, (words, words_of(group)))
 
 
 def _by_own(group: Group, sweeps: OwnSweeps, bandwidth: float, cluster: Cluster) -> Priced:
@@ -252,12 +224,13 @@ def _by_own(group: Group, sweeps: OwnSweeps, bandwidth: float, cluster: Cluster)
     time = sweeps.time_s(ideal, group.n_nodes)
     known = _estimate_of(nearest, ideal, group)
     if nearest.part != 1.0:
-        note = "half the all-reduce of the same buffer", _words(group)
-        return Priced(_as_derived(time, known.spread), nearest.index, note)
+        note = "half the all-reduce of the same buffer", words_of(group)
+        return Priced(as_derived(time, known.spread), nearest.index, note)
     same_link = abs(seen / nearest.nominal_bytes_per_s - 1.0) <= SAME_BANDWIDTH
-    if not same_link or cluster.network.oversubscription != 1.0:
-        note = f"by the efficiency of {group.collective} on {nearest.curve.fabric}", _words(group)
-        return Priced(_as_derived(time, known.spread), nearest.index, note)
+    plain = cluster.network.oversubscription == 1.0 and group.way.top <= 1
+    if not (same_link and plain):
+        note = f"by the efficiency of {group.collective} on {nearest.curve.fabric}", words_of(group)
+        return Priced(as_derived(time, known.spread), nearest.index, note)
     origin = known.origin
     if not sweeps.measured_at(group.n_nodes):
         origin = np.maximum(origin, Origin.interpolated).astype(np.int8)
@@ -279,19 +252,9 @@ def _blend_at(
 def _assumed(group: Group, ideal_s: Floats, cluster: Cluster) -> Priced:
     tier = cluster.nvlink if group.n_nodes == 1 else cluster.network
     origin = np.full(len(ideal_s), Origin.assumed, dtype=np.int8)
-    estimate = Estimate(ideal_s + tier.latency_s, origin, np.full(len(ideal_s), ASSUMED_SPREAD))
-    return Priced(estimate, -1, ("nothing measured, latency + bytes / bandwidth", _words(group)))
-
-
-def _as_derived(time_s: Floats, spread: Floats) -> Estimate:
-    """A borrowed time: the lender's own spread and that between fabrics, in quadrature."""
-    origin = np.full(len(time_s), Origin.derived, dtype=np.int8)
-    return Estimate(time_s, origin, np.hypot(spread, TRANSFER_SPREAD))
-
-
-def _words(group: Group) -> str:
-    nodes = f"{group.n_nodes} nodes" if group.n_nodes > 1 else "1 node"
-    return f"{group.collective} of {group.n_ranks} ranks on {nodes}"
+    least = ideal_s + tier.latency_s
+    estimate = Estimate(least, origin, np.full(len(ideal_s), ASSUMED_SPREAD))
+    return Priced(estimate, -1, ("nothing measured, latency + bytes / bandwidth", words_of(group)))
 
 
 # ---- curves and bandwidths ------------------------------------------------------------------
@@ -316,7 +279,7 @@ def _pool(group: Group, calibration: Calibration, cluster: Cluster) -> list[Lend
         sources.append(("all_reduce", 0.5))
     known: list[Lender] = []
     unknown: list[Lender] = []
-    whole = group.network_bytes_per_s * cluster.network.oversubscription
+    whole = group.way.nic_bytes_per_s * cluster.network.oversubscription
     for collective, part in sources:
         for index, curve in _curves(collective, calibration):
             if curve.ranks_per_node == IN_NODE:

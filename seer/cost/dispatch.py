@@ -7,6 +7,7 @@ import numpy as np
 from seer.calibration import Calibration, Estimate, LawCurve
 from seer.cluster import Cluster
 from seer.cost.pricing import Rows, Sheet
+from seer.cost.tiers import find_way
 from seer.graph import OperatorKind, Origin, WorkTable
 
 PLAIN = "alltoall"
@@ -43,13 +44,19 @@ def _answers(curve: LawCurve, work: WorkTable, rows: Rows, cluster: Cluster) -> 
     """Rows of the curve's kind and scale; between nodes on a network like the measured one."""
     low, high = curve.info.domain["ranks"]
     nodes = int(curve.key["n_nodes"])
-    network = cluster.network.bandwidth_bytes_per_s / cluster.network.oversubscription
-    if nodes > 1 and abs(network / MEASURED_NIC_BYTES_PER_S - 1.0) > 0.01:
-        return np.zeros(len(rows), bool)
     ranks = work.group_ranks[rows]
     plain = np.array([work.variant[i] == PLAIN for i in rows.tolist()], bool)
     fits = (work.kind[rows] == OperatorKind[curve.kind]) & (work.group_nodes[rows] == nodes)
+    if nodes > 1 and fits.any():
+        fits &= [_as_measured(work, i, cluster) for i in rows.tolist()]
     return np.asarray(fits & (ranks >= low) & (ranks <= high) & ~plain)
+
+
+def _as_measured(work: WorkTable, row: int, cluster: Cluster) -> bool:
+    """Whether the tiers leave a GPU of the group the bandwidth of the measured network."""
+    ranks = max(int(work.group_ranks[row]), 2)
+    way = find_way("all_to_all", ranks, float(work.nic_share[row]), cluster, work.span_of(row))
+    return abs(way.network_bytes_per_s / MEASURED_NIC_BYTES_PER_S - 1.0) <= 0.01
 
 
 def _estimate(curve: LawCurve, work: WorkTable, rows: Rows) -> Estimate:

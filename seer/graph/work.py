@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seer.cluster import Span
+
 WORK_COLUMNS: dict[str, tuple[type[np.generic], float]] = {
     # column: (dtype, value where a row does not name it)
     "kind": (np.int8, 0),
@@ -67,6 +69,9 @@ class WorkTable:
         this share of the node's.
     measured_s : float64
         A duration that is known already (from a trace or a template), else NaN. Seconds.
+    span : tuple of Span or None
+        Where the members of a group lie on each tier, where that is more than nodes; empty = no row
+        says.
     """
 
     name: tuple[str, ...]
@@ -89,6 +94,7 @@ class WorkTable:
     group_nodes: NDArray[np.int32]
     nic_share: NDArray[np.float64]
     measured_s: NDArray[np.float64]
+    span: tuple[Span | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)
@@ -105,12 +111,21 @@ class WorkTable:
             column: np.array([row.get(column, default) for row in rows], dtype=dtype)
             for column, (dtype, default) in WORK_COLUMNS.items()
         }
-        return WorkTable(**text, **arrays)  # type: ignore[arg-type]
+        span = tuple(row.get("span") for row in rows)
+        known = span if any(s is not None for s in span) else ()
+        return WorkTable(**text, **arrays, span=known)  # type: ignore[arg-type]
+
+    def span_of(self, i: int) -> Span | None:
+        """Where the group of row `i` lies, or None where the nodes say it all."""
+        return self.span[i] if self.span else None
 
     def row(self, i: int) -> dict[str, Any]:
         """Row `i` as a plain mapping, the inverse of `from_rows`."""
         values: dict[str, Any] = {}
         for field in fields(self):
+            if field.name == "span":
+                values["span"] = self.span_of(i)
+                continue
             value = getattr(self, field.name)[i]
             values[field.name] = value.item() if isinstance(value, np.generic) else value
         return values

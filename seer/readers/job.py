@@ -21,6 +21,7 @@ from seer.readers.files import read_structured
 from seer.readers.huggingface import is_huggingface
 from seer.readers.job_checks import check_job, derive_dp, recompute_notes, schedule_name
 from seer.readers.job_limits import check_sizes
+from seer.readers.placement import check_placement, read_placement
 from seer.readers.schema import Count, Spec, validate
 from seer.readers.specs import (
     Recompute,
@@ -89,7 +90,7 @@ class _Job(Spec):
     training: Annotated[_Training, Field(default_factory=_Training)]
     parallelism: _Parallelism | None = None
     gpus: Count | None = None
-    placement: Literal["packed"] = "packed"
+    placement: Any = "packed"
     calibration: str | None = None
     layer_template: str = "transformer"
     notes: Annotated[list[str], Field(default_factory=list)]
@@ -252,6 +253,7 @@ def _resolve(
         notes=tuple(notes),
     )
     check_job(job)
+    check_placement(job.placement, job.gpus, f"{place}: placement")
     return replace(job, notes=(*notes, *recompute_notes(job.training, job.model)))
 
 
@@ -320,6 +322,7 @@ def _draft(spec: _Job, place: str, folder: Path | None) -> Job:
         framework=framework,
         calibration=str(_beside(spec.calibration, folder) or cluster.calibration),
         layer_template=spec.layer_template,
+        placement=read_placement(spec.placement, cluster, folder, f"{place}: placement"),
         notes=tuple(notes),
     )
 

@@ -22,8 +22,16 @@ from seer.workload.transfers import add_transfers
 
 def fold(plan: Plan, *, collapse: bool = True) -> OperatorGraph:
     """The folded graph: one rank per stage; `collapse` segments where they may be."""
+    collapse = collapse and (plan.placed is None or _collapses(plan))
     logical = _write_logical(plan, lay_slots(plan, collapse=collapse))
-    return replicate(logical, plan.work, plan.job.parallelism, folded=True)
+    return replicate(logical, plan.work, plan.job.parallelism, folded=True, placed=plan.placed)
+
+
+def _collapses(plan: Plan) -> bool:
+    """Whether every collective inside a pass joins ranks that run at the same time."""
+    assert plan.placed is not None
+    used = {STREAMS[i] for s in plan.segments for i in np.unique(s.stream[1:-1]).tolist()}
+    return used - {"compute"} <= plan.placed.places.alone
 
 
 def unfold(plan: Plan, max_operators: int = 20_000_000) -> OperatorGraph:
@@ -41,7 +49,7 @@ def unfold(plan: Plan, max_operators: int = 20_000_000) -> OperatorGraph:
             "--max-operators, or unfold a smaller job",
         )
     logical = _write_logical(plan, lay_slots(plan, collapse=False))
-    return replicate(logical, plan.work, plan.job.parallelism, folded=False)
+    return replicate(logical, plan.work, plan.job.parallelism, folded=False, placed=plan.placed)
 
 
 def unfolded_size(plan: Plan) -> int:

@@ -12,7 +12,7 @@ from seer.graph import DType, OperatorKind
 from seer.graph.template import LayerTemplate
 from seer.spec import Job, LayerKind
 from seer.workload.memory import dense_and_expert, embedding_parameters, parameter_bytes
-from seer.workload.passes import Operators, PassWriter, active_operators
+from seer.workload.passes import GroupColumns, Operators, PassWriter, active_operators
 from seer.workload.program import Program, Rows
 from seer.workload.schedules import Slot
 from seer.workload.segments import Part, Segment, write_segment
@@ -86,9 +86,9 @@ def imbalance(job: Job) -> float:
 class ChunkWriter:
     """Writes forward and backward segments of model chunks for one job."""
 
-    def __init__(self, job: Job, template: LayerTemplate, rows: Rows) -> None:
+    def __init__(self, job: Job, template: LayerTemplate, rows: Rows, groups: GroupColumns) -> None:
         self._job, self._rows, self._template = job, rows, template
-        self._writer = PassWriter(job, rows)
+        self._writer = PassWriter(job, rows, groups)
         self._given = template_values(job)
         self._values = template.values(self._given)
         self._recompute = job.training.recompute

@@ -7,12 +7,15 @@ Megatron-Core's `parallel_state.initialize_model_parallel` (order tp-cp-ep-dp-pp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seer.cluster import Cluster
+from seer.graph import OperatorKind
 from seer.spec import ParallelismSpec
 
 STREAMS = ("compute", "tp", "etp", "cp", "ep", "shard", "replicate", "edp")
@@ -73,3 +76,23 @@ def process_groups(parallelism: ParallelismSpec) -> dict[str, ProcessGroup]:
         ProcessGroup("replicate", tp * shard, replicas // shard),
     )
     return {group.name: group for group in groups}
+
+
+def communication_columns(kind: OperatorKind, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of an operator over a group: of a transfer, those of a ring's next member.
+
+    It crosses what the ring crosses.
+    """
+    found = dict(columns)
+    if kind == OperatorKind.send_recv and columns["group_ranks"] > 1:
+        found["group_ranks"], found["group_nodes"] = 2, min(columns["group_nodes"], 2)
+        span = columns.get("span")
+        if span is not None and columns["group_ranks"] > 2:
+            leaving = span.leaving[span.top - 1] if span.top else 1.0
+            found["span"] = replace(
+                span,
+                domains=tuple(min(n, 2) for n in span.domains),
+                fewest=tuple(1 if n > 1 else 2 for n in span.domains),
+                sending=leaving,
+            )
+    return found

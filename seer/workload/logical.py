@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from seer.graph import GraphBuilder, OperatorGraph, WorkTable
 from seer.spec import ParallelismSpec
 from seer.workload.groups import process_groups
+from seer.workload.placed import PlacedWork
 
 IntArray = NDArray[np.int64]
 
@@ -29,6 +30,8 @@ class Logical:
     micro_batch: list[IntArray] = field(default_factory=list)
     copies: list[IntArray] = field(default_factory=list)
     """Number of the process group, as `group` gives it."""
+    peer: list[IntArray] = field(default_factory=list)
+    """Stage at the other end of a transfer, else -1."""
     alloc_bytes: list[NDArray[np.float64]] = field(default_factory=list)
     free_bytes: list[NDArray[np.float64]] = field(default_factory=list)
     edges: list[tuple[IntArray, IntArray]] = field(default_factory=list)
@@ -44,14 +47,18 @@ class Logical:
         copies: NDArray[np.integer] | str,
         layer: NDArray[np.integer] | int = -1,
         micro_batch: NDArray[np.integer] | int = -1,
+        peer: NDArray[np.integer] | int = -1,
     ) -> IntArray:
-        """Add operators and return their indices; `copies` is their process group."""
+        """Add operators and return their indices; `copies` is their process group.
+
+        `peer` is the stage at the other end of a transfer.
+        """
         size = len(work_id)
         if isinstance(copies, str):
             copies = np.array(self.group(copies))
-        columns = (self.work_id, self.stage, self.copies, self.layer, self.micro_batch)
+        columns = (self.work_id, self.stage, self.copies, self.layer, self.micro_batch, self.peer)
         for column, value in zip(
-            columns, (work_id, stage, copies, layer, micro_batch), strict=True
+            columns, (work_id, stage, copies, layer, micro_batch, peer), strict=True
         ):
             column.append(np.broadcast_to(np.asarray(value, np.int64), (size,)))
         self.alloc_bytes.append(np.zeros(size))
@@ -78,20 +85,68 @@ class Logical:
         self.edges.append((np.asarray(before, np.int64), np.asarray(after, np.int64)))
 
 
-def replicate(
-    logical: Logical, work: WorkTable, parallelism: ParallelismSpec, *, folded: bool
-) -> OperatorGraph:
-    """Make a copy of every operator for each of its groups (folded: one in all).
+@dataclass(frozen=True)
+class _Copies:
+    """Which ranks of a stage are written, and which copy of a group's operators each shares.
 
-    `copy_of[g, r]` is the copy of an operator of group g that rank r of its stage shares.
+    Attributes
+    ----------
+    ranks : int64[r]
+        Number of each written rank in its stage.
+    copy_of : int64[groups, r]
+    number : per group, int64[copies]
+        Number of the process group (of one of them) behind each copy.
+    count : per group, int64[copies]
+        How many process groups it stands for.
     """
-    ranks = 1 if folded else parallelism.stage_ranks
+
+    ranks: IntArray
+    copy_of: IntArray
+    number: list[IntArray]
+    count: list[IntArray]
+
+
+def _copies(
+    names: list[str], parallelism: ParallelismSpec, folded: bool, placed: PlacedWork | None
+) -> _Copies:
+    """Of all ranks, of one that stands for all, or of one for each class."""
     everyone = parallelism.stage_ranks
+    if folded and placed is not None:
+        classes = placed.places.classes
+        return _Copies(
+            classes.representatives,
+            np.array([classes.copy_of[name] for name in names]),
+            [classes.number[name] for name in names],
+            [classes.count[name] for name in names],
+        )
     groups = process_groups(parallelism)
-    full = np.array([everyone // groups[name].size for name in logical.groups])
-    copy_of = np.array([groups[name].number(everyone)[:ranks] for name in logical.groups])
+    written = np.arange(1 if folded else everyone)
+    copy_of = np.array([groups[name].number(everyone)[written] for name in names])
+    full = [everyone // groups[name].size for name in names]
+    number = [np.unique(row) for row in copy_of]
+    count = [np.full(len(n), f // len(n)) for n, f in zip(number, full, strict=True)]
+    return _Copies(written, copy_of, number, count)
+
+
+def replicate(
+    logical: Logical,
+    work: WorkTable,
+    parallelism: ParallelismSpec,
+    *,
+    folded: bool,
+    placed: PlacedWork | None = None,
+) -> OperatorGraph:
+    """Make a copy of every operator for each of its groups.
+
+    Folded, one copy stands for all, or for all that lie alike (`placed`). `copy_of[g, r]` is the
+    copy of an operator of group g that rank r of its stage shares.
+    """
+    everyone = parallelism.stage_ranks
+    names = list(logical.groups)
+    copies = _copies(names, parallelism, folded, placed)
+    copy_of = copies.copy_of
     count_of = copy_of.max(axis=1) + 1
-    lowest = [np.unique(row, return_index=True)[1] for row in copy_of]
+    lowest = [copies.ranks[np.unique(row, return_index=True)[1]] for row in copy_of]
 
     group = np.concatenate(logical.copies)
     stage = np.concatenate(logical.stage)
@@ -99,14 +154,22 @@ def replicate(
     first = np.cumsum(count) - count
     source = np.repeat(np.arange(len(group)), count)
     local = np.arange(len(source)) - first[source]
-    owner = np.concatenate(lowest)[(np.cumsum(count_of) - count_of)[group[source]] + local]
+    flat = (np.cumsum(count_of) - count_of)[group[source]] + local
+    owner = np.concatenate(lowest)[flat]
+    work_id = np.concatenate(logical.work_id)[source]
+    if placed is not None:
+        number = np.concatenate(copies.number)[flat]
+        peer = np.concatenate(logical.peer)[source]
+        for g, name in enumerate(names):
+            at = np.flatnonzero(group[source] == g)
+            work_id[at] = placed.resolve(work_id[at], stage[source[at]], name, number[at], peer[at])
     builder = GraphBuilder(work)
     builder.add(
-        np.concatenate(logical.work_id)[source],
+        work_id,
         rank=stage[source] * everyone + owner,
         layer=np.concatenate(logical.layer)[source],
         micro_batch=np.concatenate(logical.micro_batch)[source],
-        multiplicity=(full[group] // count)[source],
+        multiplicity=np.concatenate(copies.count)[flat],
         alloc_bytes=np.concatenate(logical.alloc_bytes)[source],
         free_bytes=np.concatenate(logical.free_bytes)[source],
     )
@@ -121,10 +184,10 @@ def replicate(
     stream, operator = (np.concatenate(side) for side in zip(*logical.issues, strict=True))
     ids = np.array(
         [
-            [builder.stream(s * everyone + rank, name) for rank in range(ranks)]
+            [builder.stream(s * everyone + rank, name) for rank in copies.ranks.tolist()]
             for s, name in logical.streams
         ]
     )
-    copies = first[operator][:, None] + copy_of[group[operator]]
-    builder.issue(ids[stream].ravel(), copies.ravel())
+    copied = first[operator][:, None] + copy_of[group[operator]]
+    builder.issue(ids[stream].ravel(), copied.ravel())
     return builder.build(ranks=parallelism.gpus)

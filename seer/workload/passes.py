@@ -16,7 +16,7 @@ from seer.calibration import ACCUMULATE_BYTES
 from seer.graph import COMMUNICATION, GEMMS, DType, OperatorKind, Pass
 from seer.graph.template import TemplateOperator
 from seer.spec import Job
-from seer.workload.groups import process_groups
+from seer.workload.groups import communication_columns
 from seer.workload.program import Program, Rows
 from seer.workload.shapes import (
     accumulates_in_gemm,
@@ -28,6 +28,8 @@ from seer.workload.shapes import (
 Item = tuple[TemplateOperator, Mapping[str, float]]
 """An operator of a template and the numbers of its formula columns."""
 Items = Sequence[Item]
+GroupColumns = Mapping[str, Mapping[str, Any]]
+"""The columns that say where each group lies, by its name."""
 
 DISCARDED = ("layernorm", "moe_act", "mla_up_proj")
 """Modules whose output is dropped too and made again for its reader: Megatron-LM,
@@ -79,16 +81,13 @@ def active_operators(section: Sequence[TemplateOperator], values: Mapping[str, f
 class PassWriter:
     """Writes the passes of a section for one job into `Program`s."""
 
-    def __init__(self, job: Job, rows: Rows) -> None:
+    def __init__(self, job: Job, rows: Rows, groups: GroupColumns) -> None:
         self._rows = rows
         self._storage = DType[job.training.storage]
         self._matrix = matrix_type(job.training.precision)
         self._overlap = job.framework.tp_overlap
         self._tp = job.parallelism.tp
-        self._groups = {
-            name: group.columns(job.cluster)
-            for name, group in process_groups(job.parallelism).items()
-        }
+        self._groups = groups
         self._variants = role_variants(job)
         self._accumulates = accumulates_in_gemm(job)
         self._lora_rank = job.training.lora_rank
@@ -322,9 +321,6 @@ class PassWriter:
     def _communication_row(
         self, name: str, kind: OperatorKind, group: str, passes: Pass, message_bytes: float
     ) -> int:
-        columns = dict(self._groups[group])
-        if kind == OperatorKind.send_recv:  # to the next of the ring: across nodes where it crosses
-            columns["group_ranks"], columns["group_nodes"] = 2, min(columns["group_nodes"], 2)
         return self._rows.id_of(
             {
                 "name": name,
@@ -333,7 +329,7 @@ class PassWriter:
                 "train_pass": int(passes),
                 "group": group,
                 "message_bytes": message_bytes,
-                **columns,
+                **communication_columns(kind, self._groups[group]),
             }
         )
 

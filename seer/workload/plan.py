@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +15,20 @@ from seer.graph import DType, OperatorKind, Pass, WorkTable
 from seer.graph.template import LayerTemplate
 from seer.spec import Job, LayerKind
 from seer.workload.chunks import ChunkWriter
+from seer.workload.groups import process_groups
 from seer.workload.memory import (
     StageParameters,
     stage_parameters,
     virtual_stage_kinds,
     virtual_stage_layers,
 )
+from seer.workload.passes import GroupColumns
+from seer.workload.placed import PlacedWork, place_work
+from seer.workload.places import Places, find_places, needs_places
 from seer.workload.program import Rows
 from seer.workload.schedules import SCHEDULES, Costs, Schedule, Slot
 from seer.workload.segments import Segment, overlap_segments
-from seer.workload.step import StepRows, write_step
+from seer.workload.step import StepRows, ends_of, write_step
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,9 @@ class Plan:
     step : StepRows
     parameters : tuple of StageParameters
         Per stage.
+    placed : PlacedWork or None
+        Which rows operators are where groups lie differently; None = every group of a name lies
+        alike, `segments` and `transfer` are all there is.
     """
 
     job: Job
@@ -58,6 +68,14 @@ class Plan:
     transfer: NDArray[np.int32]
     step: StepRows
     parameters: tuple[StageParameters, ...]
+    placed: PlacedWork | None = None
+
+    @property
+    def played_segments(self) -> tuple[tuple[int, Segment], ...]:
+        """Every segment that is played, with its work row."""
+        if self.placed is not None:
+            return self.placed.segments
+        return tuple(zip(self.segment_row.tolist(), self.segments, strict=True))
 
     def chunks_of(self, stage: int) -> list[int]:
         """The virtual stages that a stage holds."""
@@ -82,15 +100,20 @@ def lay_out(job: Job, template: LayerTemplate) -> Plan:
     schedule = SCHEDULES[parallelism.schedule](
         parallelism.pp, parallelism.vpp, job.micro_batches, pass_costs(job)
     )
-    library = _Library(job, template, rows, schedule)
-    transfer = _transfer_rows(job, rows)
-    step = write_step(job, rows, virtual_stage_layers(job), schedule)
+    places = (
+        find_places(job, _stage_pairs(schedule), ends_of(schedule)) if needs_places(job) else None
+    )
+    columns = _columns(job, places)
+    library = _Library(job, template, rows, schedule, columns)
+    transfer = _transfer_rows(job, rows, columns.get("pair"))
+    step = write_step(job, rows, virtual_stage_layers(job), schedule, columns)
     segments = tuple(library.segments)
     kind = int(OperatorKind.segment)  # numbered, since different segments may have one name
     segment_row = np.array(
         [rows.id_of({"name": s.name, "kind": kind, "m": i}) for i, s in enumerate(segments)],
         dtype=np.int32,
     )
+    placed = place_work(rows, places, segments, segment_row) if places else None
     return Plan(
         job=job,
         work=WorkTable.from_rows(rows.rows),
@@ -102,7 +125,28 @@ def lay_out(job: Job, template: LayerTemplate) -> Plan:
         transfer=transfer,
         step=step,
         parameters=stage_parameters(job, schedule.virtual_stage.tolist()),
+        placed=placed,
     )
+
+
+def _columns(job: Job, places: Places | None) -> GroupColumns:
+    """Where the groups of each name lie: all alike, or as the first of them."""
+    groups = process_groups(job.parallelism)
+    if places is None:
+        return {name: group.columns(job.cluster) for name, group in groups.items()}
+    alone = {"group_ranks": 1, "group_nodes": 1, "nic_share": 1.0}
+    first = {name: columns[0] for name, columns in places.columns.items() if columns}
+    return {**dict.fromkeys(groups, alone), **first}
+
+
+def _stage_pairs(schedule: Schedule) -> set[tuple[int, int]]:
+    """Stages that send to each other (from, to): neighbours in the pipeline, both ways."""
+    pairs: set[tuple[int, int]] = set()
+    for replica in np.unique(schedule.replica).tolist():
+        held = np.where(schedule.replica == replica, schedule.virtual_stage, -1)
+        holder = [int(np.argwhere(held == v)[0, 0]) for v in range(schedule.virtual_stages)]
+        pairs |= set(pairwise(holder)) | set(pairwise(holder[::-1]))
+    return {(a, b) for a, b in pairs if a != b}
 
 
 def pass_costs(job: Job) -> Costs:
@@ -123,10 +167,17 @@ def pass_costs(job: Job) -> Costs:
 class _Library:
     """The distinct segments that a schedule plays."""
 
-    def __init__(self, job: Job, template: LayerTemplate, rows: Rows, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        job: Job,
+        template: LayerTemplate,
+        rows: Rows,
+        schedule: Schedule,
+        columns: GroupColumns,
+    ) -> None:
         self.segments: list[Segment] = []
         self._rows = rows
-        self._chunks = ChunkWriter(job, template, rows)
+        self._chunks = ChunkWriter(job, template, rows, columns)
         self._seen: dict[tuple[Slot, tuple[LayerKind, ...], bool, bool], int] = {}
         self._kinds = virtual_stage_kinds(job)
         stages = schedule.virtual_stages
@@ -163,8 +214,11 @@ class _Library:
                 self.overlapped[v, other] = made[forward, backward]
 
 
-def _transfer_rows(job: Job, rows: Rows) -> NDArray[np.int32]:
-    """Work of a transfer from stage to stage, forward (0) and backward (1)."""
+def _transfer_rows(job: Job, rows: Rows, pair: Mapping[str, Any] | None) -> NDArray[np.int32]:
+    """Work of a transfer from stage to stage, forward (0) and backward (1).
+
+    `pair` are the columns of any two stages where they are told apart later.
+    """
     parallelism, training = job.parallelism, job.training
     transfer = np.full((2, parallelism.pp, parallelism.pp), -1, dtype=np.int32)
     tokens = training.micro_batch * training.sequence_length / parallelism.cp
@@ -186,6 +240,7 @@ def _transfer_rows(job: Job, rows: Rows) -> NDArray[np.int32]:
                 "group_nodes": nodes,
                 "nic_share": 1.0 / job.cluster.devices_per_node,
                 "train_pass": int(train_pass),
+                **(pair or {}),
             }
             transfer[backward][where] = rows.id_of(row)
     return transfer

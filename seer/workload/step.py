@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,21 +60,32 @@ class StepRows:
     overhead: int
 
 
-def write_step(job: Job, rows: Rows, layers: Sequence[int], schedule: Schedule) -> StepRows:
-    """Write the rows; `layers` are those of each virtual stage."""
+def write_step(
+    job: Job,
+    rows: Rows,
+    layers: Sequence[int],
+    schedule: Schedule,
+    columns: Mapping[str, Mapping[str, Any]],
+) -> StepRows:
+    """Write the rows; `layers` are those of each virtual stage, `columns` of each group.
+
+    `columns` may hold "pair", those of two stages.
+    """
     counts = trained_parameters(job)
     held_by = schedule.virtual_stage.tolist()
     groups = process_groups(job.parallelism)
+    places = {name: columns[name] for name in ("dp", "edp")}
+    pair = columns.get("pair")
     return StepRows(
         gradients=tuple(
-            _both(job, rows, groups, pair, n, backward=True)
-            for pair, n in zip(counts, layers, strict=True)
+            _both(job, rows, groups, places, each, n, backward=True)
+            for each, n in zip(counts, layers, strict=True)
         ),
         parameters=tuple(
-            _both(job, rows, groups, pair, n, backward=False)
-            for pair, n in zip(counts, layers, strict=True)
+            _both(job, rows, groups, places, each, n, backward=False)
+            for each, n in zip(counts, layers, strict=True)
         ),
-        embedding=_embedding_row(job, rows, ends_of(schedule)),
+        embedding=_embedding_row(job, rows, ends_of(schedule), pair),
         optimizer=tuple(_optimizer_row(job, rows, [counts[v] for v in c]) for c in held_by),
         overhead=_overhead_row(job, rows),
     )
@@ -99,6 +111,7 @@ def _both(
     job: Job,
     rows: Rows,
     groups: Mapping[str, ProcessGroup],
+    columns: Mapping[str, Mapping[str, Any]],
     counts: tuple[float, float],
     layers: int,
     backward: bool,
@@ -114,12 +127,18 @@ def _both(
     for name, parameters in zip(("dp", "edp"), counts, strict=True):
         if done_elsewhere or groups[name].size == 1 or parameters == 0:
             continue
-        found.append(_buckets(job, rows, groups[name], parameters, layers, backward))
+        found.append(_buckets(job, rows, groups[name], columns[name], parameters, layers, backward))
     return tuple(found)
 
 
 def _buckets(
-    job: Job, rows: Rows, group: ProcessGroup, parameters: float, layers: int, backward: bool
+    job: Job,
+    rows: Rows,
+    group: ProcessGroup,
+    columns: Mapping[str, Any],
+    parameters: float,
+    layers: int,
+    backward: bool,
 ) -> Buckets:
     """Cut a virtual stage's parameters into buckets along its layers.
 
@@ -144,7 +163,7 @@ def _buckets(
                 "kind": int(kind),
                 "group": group.name,
                 "message_bytes": size * each,
-                **group.columns(job.cluster),
+                **columns,
             }
         )
         for size in sizes.tolist()
@@ -167,7 +186,9 @@ def ends_of(schedule: Schedule) -> tuple[int, int]:
     return int(first[0, 0]), int(end[0, 0])
 
 
-def _embedding_row(job: Job, rows: Rows, ends: tuple[int, int]) -> int:
+def _embedding_row(
+    job: Job, rows: Rows, ends: tuple[int, int], pair: Mapping[str, Any] | None
+) -> int:
     parallelism, model, cluster = job.parallelism, job.model, job.cluster
     frozen = job.training.lora_rank > 0
     if ends[0] == ends[1] or not model.tied_embeddings or frozen:
@@ -183,6 +204,7 @@ def _embedding_row(job: Job, rows: Rows, ends: tuple[int, int]) -> int:
             "group_ranks": 2,
             "group_nodes": 1 if distance < cluster.devices_per_node else 2,
             "nic_share": 1.0 / cluster.devices_per_node,
+            **(pair or {}),
         }
     )
 

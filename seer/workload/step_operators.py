@@ -17,7 +17,7 @@ def add_step(plan: Plan, slots: Slots, logical: Logical) -> None:
     reduced = [_reduce_gradients(plan, slots, logical, stage) for stage in range(parallelism.pp)]
     if plan.step.embedding >= 0:
         ends = ends_of(plan.schedule)
-        pair = logical.add(np.array([plan.step.embedding]), ends[0], "rank")
+        pair = logical.add(np.array([plan.step.embedding]), ends[0], "rank", peer=ends[1])
         for stage in ends:
             logical.connect(exit_of_stage[[stage]], pair)
             if len(reduced[stage]):

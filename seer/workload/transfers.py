@@ -29,7 +29,13 @@ def add_transfers(plan: Plan, slots: Slots, logical: Logical) -> None:
             continue
         rows = plan.transfer[backward, slots.stage[from_slot], slots.stage[to_slot]]
         micro_batch = np.broadcast_to(np.arange(forward.shape[1]), forward[1:].shape).ravel()
-        transfer = logical.add(rows, slots.stage[from_slot], "rank", micro_batch=micro_batch[~here])
+        transfer = logical.add(
+            rows,
+            slots.stage[from_slot],
+            "rank",
+            micro_batch=micro_batch[~here],
+            peer=slots.stage[to_slot],
+        )
         logical.connect(slots.exit[from_slot], transfer)
         logical.connect(transfer, slots.enter[to_slot])
         if plan.job.framework.p2p == "blocking":

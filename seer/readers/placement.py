@@ -1,0 +1,77 @@
+"""Where a job's ranks sit: the `placement` of a job spec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from seer.cluster import Cluster
+from seer.errors import InfeasibleError, UsageError, nearest
+from seer.placement import ORDER, PACKED, Placement
+from seer.readers.schema import Count, Spec, validate
+
+Device = Annotated[int, Field(ge=0, le=10**9)]
+
+
+class _Slice(Spec):
+    gpus: Count
+    of: Count
+
+
+class _Placement(Spec):
+    order: str = "tp-cp-ep-dp-pp"
+    slice: _Slice | None = None
+    devices: Annotated[list[Device], Field(default_factory=list)]
+
+
+def read_placement(source: Any, cluster: Cluster, folder: Path | None, where: str) -> Placement:
+    """The placement of a job spec: "packed", or a mapping.
+
+    Raises UsageError for a fault of the spec.
+    """
+    if isinstance(source, str):
+        if source == PACKED.name:
+            return PACKED
+        hint = nearest(source, (PACKED.name,)) + "; or a mapping with order, slice, devices"
+        raise UsageError(f"'{source[:80]}' is no placement", where=where, hint=hint)
+    spec = validate(_Placement, source, where)
+    given = [name for name in ("slice", "devices") if getattr(spec, name)]
+    if len(given) > 1:
+        what = f"{given[0]} and {given[1]} both say which devices are used"
+        raise UsageError(what, where=where, hint="state one of them")
+    if spec.slice and spec.slice.gpus > spec.slice.of:
+        what = (
+            f"a slice of {spec.slice.gpus} GPUs is larger than the {spec.slice.of} it is cut from"
+        )
+        raise UsageError(what, where=f"{where}.slice")
+    if len(set(spec.devices)) < len(spec.devices):
+        raise UsageError("a device is named twice", where=f"{where}.devices")
+    return Placement(
+        name="as stated",
+        order=read_order(spec.order, f"{where}.order"),
+        slice_gpus=spec.slice.gpus if spec.slice else 0,
+        slice_of=spec.slice.of if spec.slice else 0,
+        devices=tuple(spec.devices),
+    )
+
+
+def read_order(text: str, where: str) -> tuple[str, ...]:
+    """The dimensions of an order as Megatron writes it, `ep` inside `dp` left out.
+
+    >>> read_order("tp-cp-ep-pp-dp", "")
+    ('tp', 'cp', 'pp', 'dp')
+    """
+    words = tuple(word for word in text.split("-") if word != "ep")
+    if sorted(words) != sorted(ORDER):
+        known = "tp, cp, dp and pp once each, for example tp-cp-ep-dp-pp"
+        raise UsageError(f"'{text[:80]}' is not an order", where=where, hint=known)
+    return words
+
+
+def check_placement(placement: Placement, gpus: int, where: str) -> None:
+    """Raise InfeasibleError where there is not a device for every rank."""
+    if placement.devices and len(placement.devices) != gpus:
+        what = f"{len(placement.devices)} devices are named for {gpus:,} GPUs"
+        raise InfeasibleError(what, where=f"{where}.devices", hint="one for each rank, in order")
