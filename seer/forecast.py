@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from seer import cost
 from seer.calibration import Calibration
+from seer.cost.links import shared_links
 from seer.cost.physics import peak_of
 from seer.fluid import FluidRates, play_fluid
 from seer.graph import MATRIX, OperatorGraph, Origin
@@ -202,6 +203,7 @@ def forecast(
     template: LayerTemplate | None = None,
     factor: Factor | None = None,
     slowdown: float = 0.0,
+    share_links: bool = False,
     unfolded: bool = False,
     max_operators: int = 20_000_000,
 ) -> Forecast:
@@ -217,6 +219,9 @@ def forecast(
     slowdown : float
         How much longer a compute kernel takes while communication of its rank is in progress (0.2:
         a fifth). Off by default: on published runs a slowdown of 0 to 0.2 changes the error little.
+    share_links : bool
+        Let communication that meets on a rank's NVLink or NIC share it (`seer.cost.links`). Off,
+        each operator takes as long as alone.
     unfolded : bool
         Play every rank instead of one per stage; same times, more operators.
 
@@ -228,21 +233,16 @@ def forecast(
     prepared = prepare(job, calibration=calibration, template=template)
     factor = factor or declared_factor(prepared.calibration, job)
     plan, pricing = prepared.plan, prepared.sustained(factor.value)
-    if unfolded or slowdown > 0:
+    if unfolded or slowdown > 0 or share_links:
         graph = unfold(plan, max_operators) if unfolded else fold(plan, collapse=False)
-        durations = pricing.time_s[graph.work_id]
-        timeline = play_at(graph, durations, slowdown)
+        rates = FluidRates(slowdown=slowdown)
+        if share_links:
+            rates = shared_links(graph, pricing.time_s, job.cluster, slowdown=slowdown)
+        timeline = play_fluid(graph, pricing.time_s[graph.work_id], rates)
         played = Played(graph, timeline, {}, {})
     else:
         played, pricing = play_folded(plan, pricing)
     return _read_off(replace(prepared, pricing=pricing), played, factor)
-
-
-def play_at(graph: OperatorGraph, durations: NDArray[np.float64], slowdown: float) -> Timeline:
-    """Play with compute slowed by overlapping communication, or plainly when it is not."""
-    if slowdown > 0:
-        return play_fluid(graph, durations, FluidRates(slowdown=slowdown))
-    return play(graph, durations)
 
 
 def iteration_time(prepared: Prepared, factor: float) -> float:

@@ -55,6 +55,9 @@ Slowdown = Annotated[
         help="How much longer compute takes beside communication: 0.2 = a fifth. Off by default.",
     ),
 ]
+ShareLinks = Annotated[
+    bool, typer.Option("--share-links", help="Let messages that meet on a NIC or NVLink share it.")
+]
 Unfold = Annotated[bool, typer.Option("--unfold", help="Play every rank, not one per stage.")]
 MaxOperators = Annotated[int, typer.Option("--max-operators", help="Refuse larger graphs.", min=1)]
 
@@ -74,6 +77,7 @@ def forecast(
     timeline: TimelineFile = None,
     as_: AsOption = None,
     overlap_slowdown: Slowdown = 0.0,
+    share_links: ShareLinks = False,
     unfold: Unfold = False,
     max_operators: MaxOperators = 20_000_000,
     json: JsonOption = False,
@@ -115,7 +119,13 @@ def forecast(
         return
     from seer.forecast import forecast as walk
 
-    found = walk(resolved, slowdown=overlap_slowdown, unfolded=unfold, max_operators=max_operators)
+    found = walk(
+        resolved,
+        slowdown=overlap_slowdown,
+        share_links=share_links,
+        unfolded=unfold,
+        max_operators=max_operators,
+    )
     if timeline:
         _write_timeline(timeline, found, output)
     _show(found, json, output)

@@ -1,0 +1,153 @@
+"""Communication that meets on a link shares it; where nothing meets, nothing changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jobs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from jobs import CLUSTER
+from test_workload_folding import plans
+
+from seer.cost.links import NIC, NVLINK, capacities, link_use, shared_links
+from seer.fluid import play_fluid
+from seer.forecast import forecast
+from seer.graph import GraphBuilder, OperatorGraph, OperatorKind, WorkTable
+from seer.play import play
+from seer.readers import read_job
+from seer.spec import Job
+from seer.workload import fold, lay_out, unfold
+
+TOLERANCE = 1e-9
+NVLINK_B, NIC_B = 300e9, 25e9
+
+
+def row(kind: str, ranks: int, nodes: int, message: float, **more: Any) -> dict[str, Any]:
+    share = ranks / nodes / 8
+    columns = {"group_ranks": ranks, "group_nodes": nodes, "nic_share": share}
+    return {"name": kind, "kind": OperatorKind[kind], "message_bytes": message} | columns | more
+
+
+@pytest.mark.parametrize(
+    ("work", "tier", "moved"),
+    [
+        (row("all_reduce", 8, 1, 1e9), NVLINK, 1.75e9),  # 2 x 7/8
+        (row("all_gather", 8, 1, 1e9), NVLINK, 0.875e9),
+        (row("all_to_all", 8, 1, 1e9), NVLINK, 0.875e9),
+        (row("all_reduce", 2, 2, 1e9), NIC, 1e9),  # 2 x 1/2, one NIC
+        (row("all_reduce", 16, 2, 1e9), NIC, 1.875e9 / 8),  # eight NICs of a node
+        (row("reduce_scatter", 16, 2, 1e9), NIC, 0.9375e9 / 8),
+        (row("all_to_all", 16, 2, 1e9), NIC, 0.5e9),  # half of it leaves the node
+        (row("send_recv", 2, 2, 1e9), NIC, 1e9),
+        (row("send_recv", 2, 1, 1e9), NVLINK, 1e9),
+    ],
+    ids=lambda value: str(value["name"]) if isinstance(value, dict) else None,
+)
+def test_an_operator_uses_the_bytes_of_its_algorithm(
+    work: dict[str, Any], tier: int, moved: float
+) -> None:
+    seconds = 1.0
+    use = link_use(WorkTable.from_rows([work]), np.array([seconds]), CLUSTER)
+    assert use[0, tier] == pytest.approx(min(moved / seconds, (NVLINK_B, NIC_B)[tier]))
+    assert use[0, 1 - tier] == 0.0
+
+
+def test_no_operator_uses_more_than_its_link_has() -> None:
+    table = WorkTable.from_rows([row("all_reduce", 2, 2, 1e9), row("all_reduce", 8, 1, 1e9)])
+    use = link_use(table, np.array([1e-6, 1e-6]), CLUSTER)
+    assert use[0, NIC] == NIC_B
+    assert use[1, NVLINK] == NVLINK_B
+
+
+def test_an_oversubscribed_network_has_less_to_share() -> None:
+    thin = replace(CLUSTER.tiers[1], oversubscription=4.0)
+    cluster = replace(CLUSTER, tiers=(CLUSTER.tiers[0], thin))
+    assert capacities(cluster).tolist() == [NVLINK_B, NIC_B / 4]
+
+
+def two_streams(*rows: dict[str, Any]) -> OperatorGraph:
+    """One rank; each operator in a stream of its own."""
+    builder = GraphBuilder(WorkTable.from_rows(list(rows)))
+    builder.add(np.arange(len(rows)))
+    streams = [builder.stream(0, f"stream {i}") for i in range(len(rows))]
+    builder.issue(np.array(streams), np.arange(len(rows)))
+    return builder.build(ranks=1)
+
+
+def shared_ends(graph: OperatorGraph, *seconds: float) -> list[float]:
+    time_s = np.array(seconds)
+    rates = shared_links(graph, time_s, CLUSTER)
+    ends: list[float] = play_fluid(graph, time_s[graph.work_id], rates).end_s.tolist()
+    return ends
+
+
+def test_two_messages_on_one_nic_take_as_long_as_one_after_the_other() -> None:
+    both = row("all_reduce", 2, 2, 25e9)  # one second of the NIC each
+    assert shared_ends(two_streams(both, both), 1.0, 1.0) == pytest.approx([2.0, 2.0])
+
+
+def test_what_is_not_used_up_is_shared() -> None:
+    """24 and 4 of 25 GB/s: the small one has what it wants, the other the 21 that are left."""
+    graph = two_streams(row("all_reduce", 2, 2, 24e9), row("all_to_all", 2, 2, 8e9))
+    assert shared_ends(graph, 1.0, 1.0) == pytest.approx([1.0 + 3 / 24, 1.0])
+
+
+def test_messages_on_nvlink_and_on_the_nic_do_not_meet() -> None:
+    graph = two_streams(row("all_reduce", 2, 2, 25e9), row("all_reduce", 2, 1, 300e9))
+    assert shared_ends(graph, 1.0, 1.0) == [1.0, 1.0]
+    assert not len(shared_links(graph, np.ones(2), CLUSTER).flow_link)
+
+
+def test_two_directions_do_not_meet() -> None:
+    transfer = row("send_recv", 2, 2, 25e9, group="pp")
+    builder = GraphBuilder(WorkTable.from_rows([transfer]))
+    builder.add(np.zeros(2, int), rank=np.array([0, 1]))
+    for operator, (sender, receiver) in enumerate([(0, 1), (1, 0)]):
+        for rank, word in ((sender, "send"), (receiver, "receive")):
+            builder.issue(np.array([builder.stream(rank, word)]), np.array([operator]))
+    graph = builder.build(ranks=2)
+    assert shared_ends(graph, 1.0) == [1.0, 1.0]
+
+
+def busy(job: Job) -> np.ndarray:
+    """Durations in which messages run at three quarters of their link."""
+    work = lay_out(job, jobs.template()).work
+    time_s = jobs.invented_durations(work)
+    use = link_use(work, time_s, job.cluster)
+    return np.maximum(time_s, time_s * (use / capacities(job.cluster)).max(axis=1) / 0.75)
+
+
+@settings(deadline=None, max_examples=40)
+@given(plans())
+def test_folded_equals_unfolded_while_links_are_shared(job: Job) -> None:
+    plan, time_s = lay_out(job, jobs.template()), busy(job)
+    ends = []
+    for graph in (fold(plan, collapse=False), unfold(plan)):
+        rates = shared_links(graph, time_s, job.cluster)
+        ends.append(play_fluid(graph, time_s[graph.work_id], rates).makespan_s)
+    assert ends[0] == pytest.approx(ends[1], rel=TOLERANCE)
+
+
+@settings(deadline=None, max_examples=40)
+@given(plans())
+def test_sharing_hastens_nothing(job: Job) -> None:
+    plan, time_s = lay_out(job, jobs.template()), busy(job)
+    graph = fold(plan, collapse=False)
+    durations = time_s[graph.work_id]
+    shared = play_fluid(graph, durations, shared_links(graph, time_s, job.cluster))
+    assert (shared.duration_s >= durations * (1 - TOLERANCE)).all()
+    assert shared.makespan_s >= play(graph, durations).makespan_s * (1 - TOLERANCE)
+
+
+def test_a_forecast_shares_links_on_request_and_changes_nothing_where_none_is_shared() -> None:
+    job = read_job("llama3-70b-1024xh100")
+    alone, shared = forecast(job), forecast(job, share_links=True)
+    assert shared.iteration_time_s > alone.iteration_time_s
+    parts = (getattr(shared.breakdown, n) for n in shared.breakdown.__dataclass_fields__)
+    assert sum(parts) == pytest.approx(shared.iteration_time_s)
+    single = read_job("gpt2-xl-8xa100")
+    plain = forecast(single).iteration_time_s
+    assert forecast(single, share_links=True).iteration_time_s == pytest.approx(plain, rel=1e-9)
