@@ -115,8 +115,9 @@ def _bytes_on_link(collective: str, ranks: int, nodes: int) -> float:
 
 def _is_pipeline(work: WorkTable) -> NDArray[np.bool_]:
     """Rows that go one way: from a stage to the next. Other transfers go round a ring."""
-    of = np.array([group == "pp" for group in work.group], bool)
-    return of & (work.kind == OperatorKind.send_recv)
+    of: NDArray[np.bool_] = np.array([group == "pp" for group in work.group], np.bool_)
+    transfer: NDArray[np.bool_] = work.kind == OperatorKind.send_recv
+    return of & transfer
 
 
 def _entries(graph: OperatorGraph) -> tuple[Ints, Ints, Ints]:
@@ -139,5 +140,5 @@ def _can_fill(link: Ints, stream: Ints, wanted: Floats, capacity: Floats) -> NDA
     most = np.zeros(len(pair))
     np.maximum.at(most, number, wanted)
     total = np.bincount(pair[:, 0], weights=most, minlength=len(capacity))
-    found: NDArray[np.bool_] = (total > capacity * (1.0 + ROOM))[link]
-    return found
+    full: NDArray[np.bool_] = total > capacity * (1.0 + ROOM)
+    return full[link]
