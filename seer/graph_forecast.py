@@ -49,8 +49,13 @@ def forecast_graph(
     name: str = "graph",
     cluster: Cluster | None = None,
     calibration: str | None = None,
+    groups: Mapping[str, tuple[int, ...]] | None = None,
+    warnings: tuple[str, ...] = (),
 ) -> GraphForecast:
     """Price and play a graph.
+
+    `groups` are the global ranks of its process groups, where it comes from a trace: the cluster
+    then says where they sit. `warnings` of its reader are passed on.
 
     A graph whose operators all state their duration needs no cluster. `calibration` defaults to
     that of the cluster. Raises UsageError when a duration cannot be known without a cluster.
@@ -58,6 +63,8 @@ def forecast_graph(
     if cluster is None:
         used, pricing = "", _given(graph)
     else:
+        if groups is not None:
+            graph = cost.place(graph, groups, cluster)
         used = calibration or cluster.calibration
         pricing = cost.price(graph.work, read_calibration(used), cluster)
     timeline = play(graph, pricing.time_s[graph.work_id])
@@ -73,7 +80,7 @@ def forecast_graph(
         analysis=analysis,
         coverage={origin.name: float(busy[origin]) / total for origin in Origin},
         calibration=used,
-        warnings=pricing.notes,
+        warnings=(*warnings, *pricing.notes),
     )
 
 

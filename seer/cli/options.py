@@ -32,6 +32,15 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Edit the job, e.g. parallelism.tp=4."),
 ]
+GivenOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--given",
+        metavar="KEY=VALUE",
+        help="What a trace does not say: message-bytes:NAME*=64 MiB, model-parallel=8, topology=8,4, "
+        "compute-unit=us.",
+    ),
+]
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="A job, a model (with --gpus and --cluster) or a file.")
 ]

@@ -1,6 +1,7 @@
 """What work costs: durations from curves, clusters and physics."""
 
+from seer.cost.placement import place
 from seer.cost.price import price
 from seer.cost.pricing import Pricing
 
-__all__ = ["Pricing", "price"]
+__all__ = ["Pricing", "place", "price"]

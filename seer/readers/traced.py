@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -69,6 +70,40 @@ class TraceSummary:
     communication: Mapping[str, GroupTraffic]
     unknown_share: float
     warnings: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """What a user adds that a trace does not say.
+
+    Attributes
+    ----------
+    gpus : int or None
+        Ranks of the job.
+    model_parallel : int or None
+        Ranks of a model-parallel group, of workload texts that do not state it.
+    topology : tuple of int
+        Sizes of the network's dimensions, innermost first (`involved_dim` of Chakra).
+    message_bytes : tuple of (pattern, bytes)
+        Sizes of communication that states none, by a pattern of its name; the first that fits.
+    compute_unit_s : float
+        What one unit of computation in a workload text is.
+    """
+
+    gpus: int | None = None
+    model_parallel: int | None = None
+    topology: tuple[int, ...] = ()
+    message_bytes: tuple[tuple[str, float], ...] = ()
+    compute_unit_s: float = 1e-9
+
+    def size_of(self, name: str) -> float | None:
+        """The message size that the user gives for an operator without one.
+
+        >>> TraceOptions(message_bytes=(("fc*", 8.0),)).size_of("fc1 ALLREDUCE")
+        8.0
+        """
+        sizes = (size for pattern, size in self.message_bytes if fnmatch.fnmatchcase(name, pattern))
+        return next(sizes, None)
 
 
 @dataclass(frozen=True)

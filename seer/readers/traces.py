@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from seer.errors import UnreadableError
+from seer.readers.traced import Traced, TraceOptions
 
 TraceFormat = Literal[
     "kineto",
@@ -53,6 +54,14 @@ class TraceFiles:
     format: TraceFormat
     paths: tuple[Path, ...]
     left_out: tuple[Path, ...] = ()
+
+    def only(self) -> Path:
+        """The file, of a format in which one file holds everything. Raises UnreadableError."""
+        if len(self.paths) > 1:
+            names = ", ".join(path.name for path in self.paths[:5])
+            what = f"{len(self.paths)} files where one is read"
+            raise UnreadableError(what, where=str(self.paths[0].parent), why=names)
+        return self.paths[0]
 
 
 def trace_format(path: str | os.PathLike[str]) -> TraceFormat:
@@ -126,6 +135,42 @@ def find_traces(path: str | os.PathLike[str]) -> TraceFiles:
         raise UnreadableError(what, where=str(place), why=found, hint=hint)
     (name, files), *_ = by_format.items()
     return TraceFiles(name, tuple(files), tuple(left_out))
+
+
+def read_trace(
+    path: str | os.PathLike[str], options: TraceOptions | None = None, *, every_rank: bool = False
+) -> Traced:
+    """The graph of a trace, whatever its format.
+
+    Parameters
+    ----------
+    options : TraceOptions, optional
+        What the user knows and the trace does not say.
+    every_rank : bool
+        Write out all ranks of a format in which one rank stands for all.
+
+    Raises
+    ------
+    UnreadableError
+        It is no trace, or a damaged one.
+    UsageError
+        Something is needed that the trace does not say; the message names the option.
+    """
+    found = find_traces(path)
+    options = options or TraceOptions()
+    if found.format in ("simai", "astra_text"):
+        from seer.readers.workload_graph import read_workload
+
+        return read_workload(found.only(), options, every_rank=every_rank)
+    if found.format == "seer_graph":
+        from seer.readers.graph_file import read_traced
+
+        return read_traced(found.only())
+    raise UnreadableError(
+        "this is no trace that can be made a graph",
+        where=os.fspath(path),
+        why=f"its content looks like: {found.format}",
+    )
 
 
 def is_trace(path: str | os.PathLike[str]) -> bool:

@@ -1,0 +1,53 @@
+"""What a user adds to a trace: `--given KEY=VALUE` texts to `TraceOptions`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from seer.errors import UsageError, nearest
+from seer.readers.traced import TraceOptions
+from seer.units import parse_bytes, parse_seconds
+
+KEYS = ("model-parallel", "topology", "message-bytes", "compute-unit")
+
+
+def parse_given(texts: Iterable[str], gpus: int | None = None) -> TraceOptions:
+    """Options of a reader. Raises UsageError for a key or value that cannot be meant.
+
+    >>> parse_given(["topology=8,4", "message-bytes:fc*=64 MiB"], gpus=32).topology
+    (8, 4)
+    """
+    values: dict[str, Any] = {"gpus": gpus}
+    sizes: list[tuple[str, float]] = []
+    for text in texts:
+        key, separator, value = text.partition("=")
+        where = f"--given {text[:80]}"
+        name, _, pattern = key.strip().partition(":")
+        if not separator or name not in KEYS:
+            what = f"'{name[:40]}' is nothing that a trace is asked for"
+            raise UsageError(what, where=where, hint=nearest(name, KEYS))
+        if name == "message-bytes":
+            sizes.append((pattern or "*", _positive(parse_bytes(value.strip(), where), where)))
+        elif name == "compute-unit":
+            unit = value.strip()
+            text_s = unit if unit[:1].isdigit() else f"1 {unit}"
+            values["compute_unit_s"] = _positive(parse_seconds(text_s, where), where)
+        elif name == "topology":
+            values["topology"] = tuple(_whole(part, where) for part in value.split(","))
+        else:
+            values["model_parallel"] = _whole(value, where)
+    return TraceOptions(**values, message_bytes=tuple(sizes))
+
+
+def _whole(text: str, where: str) -> int:
+    digits = text.strip()
+    if digits.isascii() and digits.isdigit() and int(digits[:9]) > 0 and len(digits) < 9:
+        return int(digits)
+    raise UsageError(f"'{digits[:40]}' is no number of ranks", where=where)
+
+
+def _positive(value: float, where: str) -> float:
+    if value > 0:
+        return value
+    raise UsageError("more than zero is needed", where=where)
