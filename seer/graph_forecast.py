@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,9 +11,10 @@ from seer import cost
 from seer.cluster import Cluster
 from seer.errors import UsageError
 from seer.forecast import Played
-from seer.graph import OperatorGraph, OperatorKind, Origin
+from seer.graph import COMMUNICATION, OperatorGraph, OperatorKind, Origin
 from seer.play import play
 from seer.readers import read_calibration
+from seer.readers.traced import Traced
 from seer.timeline import RankAnalysis, analyse_rank, busiest_rank
 
 
@@ -81,6 +82,37 @@ def forecast_graph(
         coverage={origin.name: float(busy[origin]) / total for origin in Origin},
         calibration=used,
         warnings=(*warnings, *pricing.notes),
+    )
+
+
+def forecast_traced(
+    traced: Traced, *, cluster: Cluster | None = None, calibration: str | None = None
+) -> GraphForecast:
+    """Price and play the workload of a trace.
+
+    Recorded durations are kept; with a cluster, communication of known size is priced on its
+    network. Raises UsageError when a duration is not recorded and no cluster says how to price it.
+    """
+    graph, notes = traced.graph, list(traced.summary.warnings)
+    if cluster is not None:
+        work = graph.work
+        kinds = [int(kind) for kind in COMMUNICATION]
+        anew = np.isin(work.kind, kinds) & (work.message_bytes > 0) & (work.group_ranks > 1)
+        recorded = anew & ~np.isnan(work.measured_s)
+        measured = np.where(anew, np.nan, work.measured_s)
+        graph = replace(graph, work=replace(work, measured_s=measured))
+        if recorded.any():
+            notes.append(
+                f"{np.count_nonzero(recorded[graph.work_id]):,} recorded durations of "
+                f"communication are replaced by those on {cluster.name}"
+            )
+    return forecast_graph(
+        graph,
+        name=traced.summary.name,
+        cluster=cluster,
+        calibration=calibration,
+        groups=traced.groups,
+        warnings=tuple(notes),
     )
 
 

@@ -15,6 +15,7 @@ from seer.cli import (
     forecast,
     listing,
     measure,
+    trace,
     validate,
     whatif,
 )
@@ -50,6 +51,7 @@ def command() -> Any:
     curves.command("score")(calibration.score)
     app.add_typer(curves, name="calibration")
     app.add_typer(whatif.app(), name="whatif")
+    app.add_typer(trace.app(), name="trace")
     return typer.main.get_command(app)
 
 

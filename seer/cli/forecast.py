@@ -11,6 +11,7 @@ from seer.cli.options import (
     ClusterOption,
     DebugOption,
     FrameworkOption,
+    GivenOption,
     GpusOption,
     JobArgument,
     JsonOption,
@@ -76,6 +77,7 @@ def forecast(
     calibration: CalibrationOption = None,
     timeline: TimelineFile = None,
     as_: AsOption = None,
+    given: GivenOption = None,
     overlap_slowdown: Slowdown = 0.0,
     share_links: ShareLinks = False,
     unfold: Unfold = False,
@@ -90,7 +92,8 @@ def forecast(
     JOB is a shipped job (seer list jobs), a job file, a graph template, or a model with --gpus
     and --cluster; a model without a parallelism gets the smallest tp x pp that fits memory. It may
     be what another tool is started with: a Megatron-LM launch script or flags (-- --num-layers 32
-    ...), a Megatron-Bridge run_config.yaml, a TorchTitan JSON or TOML, a DeepSpeed JSON.
+    ...), a Megatron-Bridge run_config.yaml, a TorchTitan JSON or TOML, a DeepSpeed JSON. Or it is a
+    trace: a file or a folder with one for each rank (seer trace info says what is in it).
 
     A plan that does not fit memory is forecast all the same, with exit code 0; a warning on stderr
     says so, also with --quiet, and memory.fits of --json is false.
@@ -108,6 +111,13 @@ def forecast(
     }
     if as_ not in (None, "megatron"):
         raise UsageError(f"'{as_[:80]}' is not a form of a job", where="--as", hint="megatron")
+    if not words and _is_trace(job):
+        options = [path for path, value in flags.items() if value is not None and path != "gpus"]
+        _refuse_job_options(options, job, "a trace")
+        _trace(job, gpus, given, cluster, calibration, timeline, json, output)
+        return
+    if given:
+        raise UsageError("only a trace is asked for what it leaves open", where="--given")
     if _is_graph(job, words):
         _refuse_job_options([path for path, value in flags.items() if value is not None], job)
         _graph(job, cluster, calibration, set_, timeline, max_operators, json, output)
@@ -129,6 +139,18 @@ def forecast(
     if timeline:
         _write_timeline(timeline, found, output)
     _show(found, json, output)
+
+
+def _is_trace(job: str) -> bool:
+    """Whether JOB is a trace or a folder, which can be nothing else."""
+    from pathlib import Path
+
+    from seer.readers.traces import is_trace
+
+    try:
+        return Path(job).is_dir() or (Path(job).is_file() and is_trace(job))
+    except (OSError, ValueError):
+        return False
 
 
 def _is_graph(job: str, words: list[str] | None) -> bool:
@@ -166,10 +188,12 @@ def _print_flags(job: Job, output: Output) -> None:
         output.notice(f"note: {note}")
 
 
-def _refuse_job_options(given: list[str], path: str) -> None:
+def _refuse_job_options(given: list[str], path: str, kind: str = "a graph template") -> None:
     if given:
-        what = f"a graph template has no {given[0].split('.')[-1].replace('_', ' ')}"
-        raise UsageError(what, where=path, hint="its own parameters are set with --set NAME=VALUE")
+        what = f"{kind} has no {given[0].split('.')[-1].replace('_', ' ')}"
+        template = kind == "a graph template"
+        hint = "its own parameters are set with --set NAME=VALUE" if template else ""
+        raise UsageError(what, where=path, hint=hint)
 
 
 def _show(found: Forecast, json: bool, output: Output) -> None:
@@ -220,7 +244,6 @@ def _graph(
     from seer.readers.graph_template import read_graph_template
     from seer.readers.overrides import parse_overrides
     from seer.readers.specs import read_cluster
-    from seer.reports import graph as report
 
     parameters: dict[str, Any] = parse_overrides(edits or ())
     graph = read_graph_template(path, parameters, max_operators=max_operators)
@@ -230,6 +253,35 @@ def _graph(
         cluster=read_cluster(cluster) if cluster else None,
         calibration=calibration,
     )
+    _show_graph(found, timeline, json, output)
+
+
+def _trace(
+    path: str,
+    gpus: int | None,
+    given: list[str] | None,
+    cluster: str | None,
+    calibration: str | None,
+    timeline: str | None,
+    json: bool,
+    output: Output,
+) -> None:
+    """Forecast the workload of a trace."""
+    from seer.graph_forecast import forecast_traced
+    from seer.readers.given import parse_given
+    from seer.readers.specs import read_cluster
+    from seer.readers.traces import read_trace
+
+    traced = read_trace(path, parse_given(given or (), gpus))
+    found = forecast_traced(
+        traced, cluster=read_cluster(cluster) if cluster else None, calibration=calibration
+    )
+    _show_graph(found, timeline, json, output)
+
+
+def _show_graph(found: GraphForecast, timeline: str | None, json: bool, output: Output) -> None:
+    from seer.reports import graph as report
+
     if timeline:
         _write_timeline(timeline, found, output)
     if json:

@@ -37,8 +37,8 @@ GivenOption = Annotated[
     typer.Option(
         "--given",
         metavar="KEY=VALUE",
-        help="What a trace does not say: message-bytes:NAME*=64 MiB, model-parallel=8, topology=8,4, "
-        "compute-unit=us.",
+        help="What a trace leaves open: message-bytes:NAME*='64 MiB', model-parallel=8, "
+        "topology=8,4, compute-unit=us.",
     ),
 ]
 JobArgument = Annotated[

@@ -21,6 +21,14 @@ ToOption = Annotated[
 ]
 
 
+def app() -> typer.Typer:
+    """The commands of `seer trace`."""
+    commands = typer.Typer(help="Look into traces, and convert them.", no_args_is_help=True)
+    commands.command("info")(info)
+    commands.command("convert")(convert)
+    return commands
+
+
 def info(
     trace: TraceArgument,
     gpus: GpusOption = None,
@@ -31,7 +39,7 @@ def info(
 ) -> None:
     """Say what is in a trace: ranks, steps, kernels, communication, and what is not understood.
 
-    Example: seer trace info workload.txt --gpus 64
+    Example: seer trace info docs/examples/workload.txt
     """
     from seer.readers.given import parse_given
     from seer.readers.traces import read_trace
@@ -58,7 +66,7 @@ def convert(
 ) -> None:
     """Write a trace as a graph that Seer reads without loss.
 
-    Example: seer trace convert workload.txt --gpus 64 -o workload.json
+    Example: seer trace convert docs/examples/workload.txt -o workload.json
     """
     from seer.readers.given import parse_given
     from seer.readers.trace_writer import write_trace

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,12 +70,13 @@ def _crosses(
     ends[graph.stream_operator, 0] = graph.stream_rank[stream]
     ends[graph.stream_operator, 1] = peer[stream]
     near, far = ends[transfers].T // cluster.devices_per_node
-    return ((near != far) & (ends[transfers, 1] >= 0)).astype(np.int64)
+    crosses: NDArray[np.bool_] = (near != far) & (ends[transfers, 1] >= 0)
+    return crosses.astype(np.int64)
 
 
 def _rows(work: WorkTable, rows: NDArray[np.int64]) -> WorkTable:
     """A table of chosen rows, in this order."""
-    columns = {}
+    columns: dict[str, Any] = {}
     for field in fields(work):
         values = getattr(work, field.name)
         if isinstance(values, tuple):

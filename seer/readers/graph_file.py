@@ -131,7 +131,7 @@ def read_traced(path: str | os.PathLike[str]) -> Traced:
 
 
 def _graph(file: _File, where: str) -> OperatorGraph:
-    missing = [c for c in (*_TEXT, *WORK_COLUMNS) if c not in file.work]
+    missing = [c for c in (*_TEXT, "kind") if c not in file.work]
     missing += [c for c in (*_OPERATOR_COLUMNS, *_BYTE_COLUMNS) if c not in file.operators]
     if missing:
         raise UnreadableError(f"the column '{missing[0]}' is missing", where=where)
@@ -159,13 +159,13 @@ def _graph(file: _File, where: str) -> OperatorGraph:
 def _work_columns(file: _File, where: str) -> dict[str, NDArray[Any]]:
     columns: dict[str, NDArray[Any]] = {}
     for name, (dtype, default) in WORK_COLUMNS.items():
-        values = file.work[name]
+        values = file.work.get(name, [None] * len(file.work["kind"]))
         if name in _WORDS:
             words = {word.name: int(word) for word in _WORDS[name]}
-            unknown = [v for v in values if v not in words]
+            unknown = [v for v in values if v is not None and v not in words]
             if unknown:
                 raise UnreadableError(f"{unknown[0]!r} is no {name}"[:80], where=where)
-            values = [words[value] for value in values]
+            values = [None if value is None else words[value] for value in values]
         wrong = [v for v in values if not (v is None or isinstance(v, (int, float)))]
         if wrong:
             raise UnreadableError(f"{name}: {wrong[0]!r} is no number"[:80], where=where)

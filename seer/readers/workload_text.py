@@ -26,7 +26,7 @@ from seer.readers.traced import TraceOptions
 
 MAX_LAYERS = 1_000_000
 PLACEHOLDER = 1.0
-"""A computation of 1 (or 0) stands for none in the files that AICB writes."""
+"""A computation of 1 (or 0) stands for none in files of AICB."""
 
 COLLECTIVES = {
     "ALLREDUCE": (OperatorKind.all_reduce,),
@@ -47,7 +47,9 @@ PARALLELISMS = (
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD",
     "HYBRID_CUSTOMIZED",
 )
-_KEY = re.compile(r"([A-Za-z_]\w*)\s*:?((?:\s+-?\d+)*)")
+_OVER_ALL = ("MICRO", "DATA", "HYBRID_DLRM")
+"""Parallelisms in which all ranks exchange with all; layers are not split."""
+_KEY = re.compile(r"([A-Za-z_]\w*)(?:\s*:)?((?:\s+-?\d+)*)")
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ def layout_of(text: WorkloadText, options: TraceOptions) -> Layout:
             hint="state it: --gpus 64",
         )
     tp = options.model_parallel or text.number("model_parallel_NPU_group")
-    if text.parallelism in ("MICRO", "DATA"):
+    if text.parallelism in _OVER_ALL:
         tp = 1
     elif text.parallelism == "MODEL":
         tp = gpus
@@ -224,8 +226,9 @@ def layout_of(text: WorkloadText, options: TraceOptions) -> Layout:
     dp = gpus // (tp * pp)
     groups = {"tp": (1, tp), "dp": (tp, dp), "ep": (tp, ep), "dp_ep": (tp * ep, dp // ep)}
     notes = []
-    if tp == 1 and text.parallelism not in ("MICRO", "DATA"):
+    if tp == 1:
         groups["tp"] = groups["dp"]
+    if tp == 1 and text.parallelism not in _OVER_ALL:
         notes.append("the model-parallel group has one rank: all collectives run over dp")
     if pp > 1:
         notes.append(
@@ -347,7 +350,7 @@ class _Writer:
         self, word: str, train_pass: str, layer: Layer
     ) -> tuple[tuple[OperatorKind, ...], str]:
         base, group = word, "dp" if train_pass == "wgrad" else "tp"
-        if self._text.parallelism == "HYBRID_DLRM":
+        if group == "tp" and self._layout.groups["tp"] == self._layout.groups["dp"]:
             group = "dp"
         for suffix, meant in (("_DP_EP", "dp_ep"), ("_EP", "ep")):
             if base.endswith(suffix):

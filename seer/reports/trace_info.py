@@ -57,11 +57,16 @@ def print_trace_info(found: TraceSummary, console: Console) -> None:
             "gaps",
             "" if math.isnan(found.gap_s) else format_seconds(found.gap_s) + " with no kernel",
         ),
-        ("known by name alone", f"{found.unknown_share:.1%} of the time of kernels"),
+        ("not understood", f"{found.unknown_share:.1%} of kernel time is known by duration alone"),
     ]
     for label, text in lines:
         if text:
             console.print(f"{label:<20}{escape(text)}", highlight=False)
+
+
+def _gaps(found: TraceSummary) -> str:
+    known = not math.isnan(found.gap_s)
+    return f"{format_seconds(found.gap_s)} with no kernel" if known else ""
 
 
 def _ranks(found: TraceSummary) -> str:
