@@ -66,6 +66,7 @@ def test_help_is_printed_for_every_command(name: str, command: Any, tmp_path: Pa
     ],
 )
 def test_the_example_in_the_help_of_a_command_works(example: str, tmp_path: Path) -> None:
+    documents.furnish(tmp_path)
     done = documents.seer(example.split()[1:], tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout
