@@ -58,7 +58,7 @@ def unfolded_size(plan: Plan) -> int:
     slots = lay_slots(plan, collapse=False)
     copies = copies_of_streams(parallelism)
     per_segment = np.array([copies[s.stream].sum() for s in plan.segments])
-    forward, gradient = slots.stage[slots.place]
+    forward, gradient = slots.stage[slots.passes.place]
     transfers = int((forward[:-1] != forward[1:]).sum() + (gradient[:-1] != gradient[1:]).sum())
     groups = process_groups(parallelism)
     buckets = sum(
@@ -89,40 +89,42 @@ def _write_logical(plan: Plan, slots: Slots) -> Logical:
 def _add_slots(plan: Plan, slots: Slots, logical: Logical) -> None:
     """Operators of all slots, segment by segment, written into place."""
     count = slots.operators
-    work, layer, stream = (np.zeros(count, np.int64) for _ in range(3))
+    work, stream = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    layer = np.full(count, -1)
     alloc, free = np.zeros(count), np.zeros(count)
-    slot_of = np.repeat(np.arange(len(slots.stage)), slots.exit - slots.enter + 1)
+    of_segment = np.array([[s.alloc_bytes, s.free_bytes] for s in plan.segments])[slots.segment]
+    alloc[slots.enter], free[slots.exit] = of_segment[:, 0], of_segment[:, 1]
+    folded = slots.collapsed
+    work[slots.enter[folded]] = plan.segment_row[slots.segment[folded]]
+    expanded = np.flatnonzero(~folded)
     per_chunk = _first_layers(plan)
-    for number, segment in enumerate(plan.segments):
-        here = (slots.segment == number) & ~slots.collapsed
+    for number in np.unique(slots.segment[expanded]).tolist():
+        segment, here = plan.segments[number], expanded[slots.segment[expanded] == number]
         starts = slots.enter[here]
         at = starts[:, None] + np.arange(len(segment))
         work[at] = segment.work_id
         stream[at] = segment.stream
-        first = per_chunk[slots.virtual_stage[here]][:, None]
+        first = per_chunk[slots.passes.virtual_stage[here]][:, None]
         layer[at] = np.where(segment.layer >= 0, segment.layer + first, -1)
         logical.connect(
             (starts[:, None] + segment.before).ravel(), (starts[:, None] + segment.after).ravel()
         )
-        alloc[slots.enter[slots.segment == number]] = segment.alloc_bytes
-        free[slots.exit[slots.segment == number]] = segment.free_bytes
-    folded = slots.enter[slots.collapsed]
-    work[folded] = plan.segment_row[slots.segment[slots.collapsed]]
-    layer[folded] = -1
+    length = slots.exit - slots.enter + 1
+    stage = np.repeat(slots.stage, length)
     logical.add(
         work,
-        slots.stage[slot_of],
+        stage,
         np.array([logical.group("rank" if n == "compute" else n) for n in STREAMS])[stream],
         layer,
-        slots.micro_batch[slot_of],
+        np.repeat(slots.passes.micro_batch, length),
     )
     logical.alloc_bytes[-1], logical.free_bytes[-1] = alloc, free
-    for stage in range(plan.job.parallelism.pp):
-        own = slots.stage[slot_of] == stage
-        for number, name in enumerate(STREAMS):
-            here = np.flatnonzero(own & (stream == number))
-            if len(here):
-                logical.issue(stage, name, here)
+    queue = stage * len(STREAMS) + stream
+    order = np.argsort(queue, kind="stable")
+    ends = np.flatnonzero(np.diff(queue[order], append=-1)) + 1
+    for mine in np.split(order, ends[:-1]):
+        number, name = divmod(int(queue[mine[0]]), len(STREAMS))
+        logical.issue(number, STREAMS[name], mine)
 
 
 def _first_layers(plan: Plan) -> IntArray:

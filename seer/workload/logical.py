@@ -128,6 +128,28 @@ def _copies(
     return _Copies(written, copy_of, number, count)
 
 
+def _as_written(logical: Logical, work: WorkTable, parallelism: ParallelismSpec) -> OperatorGraph:
+    """Each operator once, standing for the copies of all its groups."""
+    groups, everyone = process_groups(parallelism), parallelism.stage_ranks
+    full = np.array([everyone // groups[name].size for name in logical.groups])
+    builder = GraphBuilder(work)
+    builder.add(
+        np.concatenate(logical.work_id),
+        rank=np.concatenate(logical.stage) * everyone,
+        layer=np.concatenate(logical.layer),
+        micro_batch=np.concatenate(logical.micro_batch),
+        multiplicity=full[np.concatenate(logical.copies)],
+        alloc_bytes=np.concatenate(logical.alloc_bytes),
+        free_bytes=np.concatenate(logical.free_bytes),
+    )
+    for before, after in logical.edges:
+        builder.connect(before, after)
+    ids = np.array([builder.stream(stage * everyone, name) for stage, name in logical.streams])
+    for stream, operator in logical.issues:
+        builder.issue(ids[stream], operator)
+    return builder.build(ranks=parallelism.gpus)
+
+
 def replicate(
     logical: Logical,
     work: WorkTable,
@@ -143,6 +165,8 @@ def replicate(
     """
     everyone = parallelism.stage_ranks
     names = list(logical.groups)
+    if folded and placed is None:
+        return _as_written(logical, work, parallelism)
     copies = _copies(names, parallelism, folded, placed)
     copy_of = copies.copy_of
     count_of = copy_of.max(axis=1) + 1

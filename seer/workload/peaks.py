@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
 from seer.workload.plan import Plan
-from seer.workload.slots import lay_slots
+from seer.workload.slots import segments_of
 
 
 def peak_bytes(plan: Plan) -> NDArray[np.float64]:
@@ -32,12 +34,13 @@ def activation_bytes(plan: Plan) -> NDArray[np.float64]:
     Slots of a rank run one after another, so the running sum over its slots is exact up to what a
     segment frees before it ends.
     """
-    slots = lay_slots(plan, collapse=True)
-    alloc = np.array([s.alloc_bytes for s in plan.segments])[slots.segment]
-    free = np.array([s.free_bytes for s in plan.segments])[slots.segment]
-    peaks = np.zeros(plan.job.parallelism.pp)
-    for stage in range(len(peaks)):
-        mine = slots.stage == stage
-        live_before = np.cumsum(alloc[mine] - free[mine]) - (alloc[mine] - free[mine])
-        peaks[stage] = np.max(live_before + alloc[mine], initial=0.0)
+    segment = segments_of(plan)
+    alloc = np.array([s.alloc_bytes for s in plan.segments])[segment]
+    change = alloc - np.array([s.free_bytes for s in plan.segments])[segment]
+    ends = plan.schedule.passes.stage_start.tolist()
+    peaks = np.zeros(len(ends) - 1)
+    for stage, (start, end) in enumerate(pairwise(ends)):
+        mine = change[start:end]
+        live_before = np.cumsum(mine) - mine
+        peaks[stage] = np.max(live_before + alloc[start:end], initial=0.0)
     return peaks

@@ -50,7 +50,7 @@ def _reduce_gradients(plan: Plan, slots: Slots, logical: Logical, stage: int) ->
             added = logical.add(buckets.work_id, stage, buckets.group)
             ready = np.full(len(buckets), stage_exit)
             if plan.job.framework.dp_overlap:
-                last = slots.last_weights[stage, v]
+                last = slots.passes.last_weights[stage, v]
                 layer_last = plan.segments[slots.segment[last]].layer_last
                 complete = layer_last[buckets.layer] if len(layer_last) else 0
                 inside = slots.enter[last] + complete
@@ -73,7 +73,7 @@ def _gather_parameters(plan: Plan, slots: Slots, logical: Logical) -> None:
         for v in plan.chunks_of(stage):
             for buckets in plan.step.parameters[v]:
                 gather = logical.add(buckets.work_id, stage, buckets.group)
-                first = slots.first_forward[stage, v]
+                first = slots.passes.first_forward[stage, v]
                 layer_first = plan.segments[slots.segment[first]].layer_first
                 needed = layer_first[buckets.layer] if len(layer_first) else 0
                 entry = np.minimum(slots.enter[first] + needed, slots.exit[first])

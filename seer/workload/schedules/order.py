@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, NoReturn
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seer.errors import InfeasibleError
+
+if TYPE_CHECKING:
+    from seer.workload.schedules.passes import Passes
 
 
 class Slot(IntEnum):
@@ -137,6 +141,13 @@ class Schedule:
     def virtual_stages(self) -> int:
         """How many virtual stages a micro-batch passes."""
         return int(self.virtual_stage.max()) + 1
+
+    @cached_property
+    def passes(self) -> Passes:
+        """The programs of all stages as flat arrays."""
+        from seer.workload.schedules.passes import flatten  # it needs the nouns of this module
+
+        return flatten(self)
 
 
 def order_of(
