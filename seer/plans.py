@@ -7,18 +7,30 @@ that a change recomputes only what it touches. With and without it the answer is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seer import cost
 from seer.calibration import Calibration
-from seer.forecast import Factor, forecast
+from seer.forecast import Factor, declared_factor
+from seer.graph import MATRIX
 from seer.graph.template import LayerTemplate
+from seer.memo import Memo
+from seer.play import play
 from seer.readers import read_calibration, read_layer_template
 from seer.spec import Job
-from seer.timeline import Breakdown
+from seer.timeline import Breakdown, RankAnalysis, breakdown_of, busiest_rank
+from seer.workload import Parts, Plan, Segment, fold, heaviest_bytes, lay_out
+
+MOST_PRICES = 100_000
+"""Remembered rows of work: about one kilobyte each."""
+
+MOST_SEGMENTS = 200_000
+"""Remembered plays of segments: about one kilobyte each."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +89,26 @@ class PlanResult:
 class Reuse:
     """What forecasts have made so far, each by everything it was made from.
 
-    It grows while it is used; one for each process. A part is looked up by value, so that no answer
-    depends on what was asked before.
+    It grows while it is used, up to a bound; make one for each process. A part is looked up by
+    value, so that no answer depends on what was asked before.
+
+    Attributes
+    ----------
+    calibrations, templates : dict
+        Files by name.
+    parts : Parts
+        Schedules and segments.
+    prices : Memo of float
+        Seconds of a row of work, by calibration, cluster and row.
+    segments : Memo of RankAnalysis
+        The play of a segment, by calibration, sustained factor and what it was written from.
     """
 
     calibrations: dict[str, Calibration] = field(default_factory=dict)
     templates: dict[str, LayerTemplate] = field(default_factory=dict)
+    parts: Parts = field(default_factory=Parts)
+    prices: Memo[float] = field(default_factory=lambda: Memo(MOST_PRICES))
+    segments: Memo[RankAnalysis] = field(default_factory=lambda: Memo(MOST_SEGMENTS))
 
     def calibration(self, name: str) -> Calibration:
         """The calibration of a name or file, read once."""
@@ -113,15 +139,58 @@ def evaluate(job: Job, reuse: Reuse | None = None, *, factor: Factor | None = No
         The plan cannot run. One that does not fit memory can: see `PlanResult.fits`.
     """
     reuse = reuse or Reuse()
-    found = forecast(
-        job,
-        calibration=reuse.calibration(job.calibration),
-        template=reuse.template(job.layer_template),
-        factor=factor,
-    )
-    peak, capacity = float(found.peak_bytes.max()), job.cluster.device.memory_bytes
-    memory = PlanMemory(peak, capacity, found.memory_parts)
-    return PlanResult(job, found.iteration_time_s, found.breakdown, memory)
+    calibration = reuse.calibration(job.calibration)
+    factor = factor or declared_factor(calibration, job)
+    plan = lay_out(job, reuse.template(job.layer_template), reuse.parts)
+    machine = reuse.parts.known.number(calibration), reuse.parts.known.number(job.cluster)
+    time_s = _sustained(plan, _price(plan, calibration, machine, reuse), factor.value)
+    inner = _play_segments(plan, time_s, (*machine, factor.value), reuse)
+    for row, played in inner.items():
+        time_s[row] = played.iteration_s
+    graph = fold(plan)
+    timeline = play(graph, time_s[graph.work_id])
+    rank = busiest_rank(graph, timeline)
+    breakdown = breakdown_of(graph, timeline, rank, inner)
+    peak, parts = heaviest_bytes(plan)
+    memory = PlanMemory(peak, job.cluster.device.memory_bytes, parts)
+    return PlanResult(job, timeline.makespan_s, breakdown, memory)
+
+
+def _price(
+    plan: Plan, calibration: Calibration, machine: Hashable, reuse: Reuse
+) -> NDArray[np.float64]:
+    """Seconds of each row of work, NaN for segments; rows are priced once. float64[W]."""
+    keys = [(machine, key) for key in plan.work_key]
+    found = [reuse.prices.find(key) for key in keys]
+    new = [i for i, seconds in enumerate(found) if seconds is None]
+    if new:
+        priced = cost.price(plan.work.take(np.array(new)), calibration, plan.job.cluster)
+        for i, seconds in zip(new, priced.time_s.tolist(), strict=True):
+            found[i] = seconds
+            reuse.prices.put(keys[i], seconds)
+    return np.array(found, dtype=np.float64)
+
+
+def _sustained(plan: Plan, time_s: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
+    return np.where(np.isin(plan.work.kind, MATRIX), time_s * factor, time_s)
+
+
+def _play_segments(
+    plan: Plan, time_s: NDArray[np.float64], machine: Hashable, reuse: Reuse
+) -> dict[int, RankAnalysis]:
+    """The play of each segment, by its row of work; of an analysis only the breakdown."""
+
+    def played(segment: Segment) -> RankAnalysis:
+        graph = segment.graph(plan.work)
+        timeline = play(graph, time_s[graph.work_id])
+        return RankAnalysis(0, timeline.makespan_s, breakdown_of(graph, timeline, 0))
+
+    if plan.placed is not None:  # segments of one key differ by where their groups lie
+        return {row: played(segment) for row, segment in plan.played_segments}
+    found = {}
+    for key, (row, segment) in zip(plan.segment_key, plan.played_segments, strict=True):
+        found[row] = reuse.segments.get((machine, key), partial(played, segment))
+    return found
 
 
 def pareto(costs: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from seer.cluster import Cluster
 from seer.placement import PACKED, Placement
@@ -89,6 +90,17 @@ class ModelSpec:
             moe=self.experts > 0 and layer >= self.dense_layers,
             window=self.window if windowed else 0,
         )
+
+    @cached_property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """What every layer is, in order."""
+        return tuple(self.layer_kind(i) for i in range(self.layers))
+
+    @cached_property
+    def layer_codes(self) -> bytes:
+        """One byte for each layer, the same for equal kinds: a short key for a run of layers."""
+        kinds = list(dict.fromkeys(self.layer_kinds))
+        return bytes(kinds.index(kind) for kind in self.layer_kinds)
 
     @property
     def attention_parameters(self) -> int:

@@ -14,6 +14,7 @@ PACKAGE = Path(seer.__file__).parent
 FLOORS = {
     "errors": 0,
     "units": 0,
+    "memo": 0,
     "graph": 1,
     "spec": 1,
     "cluster": 1,

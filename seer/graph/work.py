@@ -119,6 +119,16 @@ class WorkTable:
         """Where the group of row `i` lies, or None where the nodes say it all."""
         return self.span[i] if self.span else None
 
+    def take(self, rows: NDArray[np.integer]) -> WorkTable:
+        """A table of some of the rows, in the given order."""
+        values: dict[str, Any] = {
+            field.name: column[rows]
+            if isinstance(column := getattr(self, field.name), np.ndarray)
+            else tuple(column[i] for i in rows.tolist())
+            for field in fields(self)
+        }
+        return WorkTable(**values)
+
     def row(self, i: int) -> dict[str, Any]:
         """Row `i` as a plain mapping, the inverse of `from_rows`."""
         values: dict[str, Any] = {}

@@ -1,6 +1,12 @@
 """What happened: the timeline of a play, and how to read it."""
 
-from seer.timeline.analysis import Breakdown, RankAnalysis, analyse_rank, busiest_rank
+from seer.timeline.analysis import (
+    Breakdown,
+    RankAnalysis,
+    analyse_rank,
+    breakdown_of,
+    busiest_rank,
+)
 from seer.timeline.memory import peak_memory, peak_memory_all
 from seer.timeline.timeline import Timeline
 
@@ -9,6 +15,7 @@ __all__ = [
     "RankAnalysis",
     "Timeline",
     "analyse_rank",
+    "breakdown_of",
     "busiest_rank",
     "peak_memory",
     "peak_memory_all",

@@ -112,9 +112,7 @@ def analyse_rank(
     UsageError
         The rank has no operators, or a segment has no analysis in `inner`.
     """
-    view = RankView.of(graph, timeline, rank)
-    if not len(view.operator):
-        raise UsageError(f"rank {rank} has no operators in this graph")
+    view = _view(graph, timeline, rank)
     parts = _segments(graph, view, inner or {})
     busy = view.when(view.is_segment | view.is_compute | view.is_optimizer)
     return RankAnalysis(
@@ -125,6 +123,24 @@ def analyse_rank(
         busy_by_origin=_busy_by_origin(view, origin, parts),
         operator_time_by_name=_time_by_name(graph, view, parts),
     )
+
+
+def breakdown_of(
+    graph: OperatorGraph,
+    timeline: Timeline,
+    rank: int,
+    inner: Mapping[int, RankAnalysis] | None = None,
+) -> Breakdown:
+    """The breakdown of `analyse_rank` alone; of `inner` only the breakdowns are read."""
+    view = _view(graph, timeline, rank)
+    return _breakdown(graph, timeline, view, _segments(graph, view, inner or {}))
+
+
+def _view(graph: OperatorGraph, timeline: Timeline, rank: int) -> RankView:
+    view = RankView.of(graph, timeline, rank)
+    if not len(view.operator):
+        raise UsageError(f"rank {rank} has no operators in this graph")
+    return view
 
 
 def busiest_rank(graph: OperatorGraph, timeline: Timeline) -> int:

@@ -2,19 +2,24 @@
 
 from seer.workload.assemble import copies_of_streams, fold, unfold, unfolded_size
 from seer.workload.memory import virtual_stage_layers
-from seer.workload.peaks import peak_bytes, stage_bytes
+from seer.workload.parts import Parts
+from seer.workload.peaks import heaviest_bytes, peak_bytes, stage_bytes
 from seer.workload.plan import Plan, lay_out
 from seer.workload.schedules import SCHEDULES, Order, Schedule, Slot
+from seer.workload.segments import Segment
 from seer.workload.shapes import matrix_type
 
 __all__ = [
     "SCHEDULES",
     "Order",
+    "Parts",
     "Plan",
     "Schedule",
+    "Segment",
     "Slot",
     "copies_of_streams",
     "fold",
+    "heaviest_bytes",
     "lay_out",
     "matrix_type",
     "peak_bytes",

@@ -96,6 +96,11 @@ class ChunkWriter:
         self._again = modules if self._recompute == "selective" else ()
         self._layers: dict[LayerKind, Operators] = {}
 
+    def restart(self) -> Rows:
+        """Write the work of what follows into a new table, which is returned."""
+        self._rows = self._writer.rows = Rows()
+        return self._rows
+
     def write(self, slot: Slot, kinds: Sequence[LayerKind], first: bool, last: bool) -> Segment:
         """The segment of one pass of a chunk; `first` has the embedding, `last` the head."""
         extras = [n for n, present in (("embedding", first), ("head", last)) if present]

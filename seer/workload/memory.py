@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import accumulate
 
 from seer.graph import DType
 from seer.spec import Job, LayerKind, ModelSpec
@@ -45,9 +44,14 @@ def virtual_stage_layers(job: Job) -> tuple[int, ...]:
 
 def virtual_stage_kinds(job: Job) -> list[tuple[LayerKind, ...]]:
     """The layers of each virtual stage, in pipeline order, by kind."""
-    kinds = [job.model.layer_kind(i) for i in range(job.model.layers)]
-    ends = np.cumsum(virtual_stage_layers(job))
-    return [tuple(kinds[e - n : e]) for e, n in zip(ends, virtual_stage_layers(job), strict=True)]
+    kinds, layers = job.model.layer_kinds, virtual_stage_layers(job)
+    return [kinds[e - n : e] for e, n in zip(accumulate(layers), layers, strict=True)]
+
+
+def virtual_stage_codes(job: Job) -> list[bytes]:
+    """`virtual_stage_kinds` as keys (`ModelSpec.layer_codes`)."""
+    codes, layers = job.model.layer_codes, virtual_stage_layers(job)
+    return [codes[e - n : e] for e, n in zip(accumulate(layers), layers, strict=True)]
 
 
 def embedding_parameters(model: ModelSpec) -> tuple[int, int]:
@@ -103,10 +107,14 @@ def trained_parameters(job: Job) -> list[tuple[float, float]]:
 def virtual_stage_parameters(job: Job) -> list[tuple[float, float]]:
     """Dense and expert weights of each virtual stage on one rank."""
     tp, model = job.parallelism.tp, job.model
-    counts = []
-    for kinds in virtual_stage_kinds(job):
-        pairs = [dense_and_expert(job, kind) for kind in kinds]
-        counts.append([sum(p[0] for p in pairs), sum(p[1] for p in pairs)])
+    pair_of = {kind: dense_and_expert(job, kind) for kind in set(model.layer_kinds)}
+    codes = virtual_stage_codes(job)
+    summed: dict[bytes, tuple[float, float]] = {}
+    for code, kinds in zip(codes, virtual_stage_kinds(job), strict=True):
+        if code not in summed:
+            dense, expert = (sum(pair_of[kind][side] for kind in kinds) for side in (0, 1))
+            summed[code] = dense, expert
+    counts = [list(summed[code]) for code in codes]
     first, last = embedding_parameters(model)
     counts[0][0] += first / tp
     if len(counts) > 1 or not model.tied_embeddings:

@@ -19,12 +19,24 @@ def peak_bytes(plan: Plan) -> NDArray[np.float64]:
 
 def stage_bytes(plan: Plan, stage: int) -> dict[str, float]:
     """The peak of one stage by part: parameters, gradients, optimizer, activations."""
+    return _parts(plan, stage, activation_bytes(plan))
+
+
+def heaviest_bytes(plan: Plan) -> tuple[float, dict[str, float]]:
+    """Peak bytes of the heaviest rank (`peak_bytes`), and its parts (`stage_bytes`)."""
+    activations = activation_bytes(plan)
+    peak = np.array([p.total_bytes for p in plan.parameters]) + activations
+    stage = int(np.argmax(peak))
+    return float(peak[stage]), _parts(plan, stage, activations)
+
+
+def _parts(plan: Plan, stage: int, activations: NDArray[np.float64]) -> dict[str, float]:
     held = plan.parameters[stage]
     return {
         "parameters_bytes": held.parameter_bytes,
         "gradients_bytes": held.gradient_bytes,
         "optimizer_bytes": held.optimizer_bytes,
-        "activations_bytes": float(activation_bytes(plan)[stage]),
+        "activations_bytes": float(activations[stage]),
     }
 
 

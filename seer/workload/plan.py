@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,13 +20,15 @@ from seer.workload.groups import process_groups
 from seer.workload.memory import (
     StageParameters,
     stage_parameters,
+    virtual_stage_codes,
     virtual_stage_kinds,
     virtual_stage_layers,
 )
+from seer.workload.parts import Parts, Written
 from seer.workload.passes import GroupColumns
 from seer.workload.placed import PlacedWork, place_work
 from seer.workload.places import Places, find_places, needs_places
-from seer.workload.program import Rows
+from seer.workload.program import RowKey, Rows
 from seer.workload.schedules import SCHEDULES, Costs, Schedule, Slot
 from seer.workload.segments import Segment, overlap_segments
 from seer.workload.step import StepRows, ends_of, write_step
@@ -53,6 +56,11 @@ class Plan:
     step : StepRows
     parameters : tuple of StageParameters
         Per stage.
+    work_key : tuple
+        What each row of `work` is made of; equal keys of two plans, equal rows.
+    segment_key : tuple
+        What each segment was written from; equal keys of two plans with the same parts, equal
+        segments and equal work in them.
     placed : PlacedWork or None
         Which rows operators are where groups lie differently; None = every group of a name lies
         alike, `segments` and `transfer` are all there is.
@@ -68,6 +76,8 @@ class Plan:
     transfer: NDArray[np.int32]
     step: StepRows
     parameters: tuple[StageParameters, ...]
+    work_key: tuple[RowKey, ...]
+    segment_key: tuple[Hashable, ...]
     placed: PlacedWork | None = None
 
     @property
@@ -82,29 +92,27 @@ class Plan:
         return [int(v) for v in self.schedule.virtual_stage[stage]]
 
 
-def lay_out(job: Job, template: LayerTemplate) -> Plan:
-    """Write the plan of a job.
+def lay_out(job: Job, template: LayerTemplate, parts: Parts | None = None) -> Plan:
+    """Write the plan of a job; what earlier plans wrote into `parts` is taken from there.
 
     Raises InfeasibleError when the schedule cannot run the micro-batches.
     """
     rows = Rows()
-    parallelism = job.parallelism
+    parts = parts or Parts()
     if job.micro_batches < 1:
         raise InfeasibleError(
             "the global batch holds no micro-batch for every replica",
             where="training.global_batch",
             why=f"{job.training.global_batch} sequences / ({job.training.micro_batch} x "
-            f"{parallelism.dp} replicas) is below 1",
+            f"{job.parallelism.dp} replicas) is below 1",
             hint="a larger global batch, or fewer GPUs",
         )
-    schedule = SCHEDULES[parallelism.schedule](
-        parallelism.pp, parallelism.vpp, job.micro_batches, pass_costs(job)
-    )
+    schedule = _schedule(job, parts)
     places = (
         find_places(job, _stage_pairs(schedule), ends_of(schedule)) if needs_places(job) else None
     )
     columns = _columns(job, places)
-    library = _Library(job, template, rows, schedule, columns)
+    library = _Library(job, template, rows, schedule, columns, parts)
     transfer = _transfer_rows(job, rows, columns.get("pair"))
     step = write_step(job, rows, virtual_stage_layers(job), schedule, columns)
     segments = tuple(library.segments)
@@ -125,6 +133,8 @@ def lay_out(job: Job, template: LayerTemplate) -> Plan:
         transfer=transfer,
         step=step,
         parameters=stage_parameters(job, schedule.virtual_stage.tolist()),
+        work_key=rows.keys,
+        segment_key=tuple(library.keys),
         placed=placed,
     )
 
@@ -149,6 +159,12 @@ def _stage_pairs(schedule: Schedule) -> set[tuple[int, int]]:
     return {(a, b) for a, b in pairs if a != b}
 
 
+def _schedule(job: Job, parts: Parts) -> Schedule:
+    name, costs = job.parallelism.schedule, pass_costs(job)
+    sizes = job.parallelism.pp, job.parallelism.vpp, job.micro_batches
+    return parts.schedules.get((name, sizes, costs), lambda: SCHEDULES[name](*sizes, costs))
+
+
 def pass_costs(job: Job) -> Costs:
     """Relative times of a layer's passes by flop, for schedules that place passes by their length.
 
@@ -165,7 +181,7 @@ def pass_costs(job: Job) -> Costs:
 
 
 class _Library:
-    """The distinct segments that a schedule plays."""
+    """The distinct segments that a schedule plays, with the work of the plan."""
 
     def __init__(
         self,
@@ -174,44 +190,73 @@ class _Library:
         rows: Rows,
         schedule: Schedule,
         columns: GroupColumns,
+        parts: Parts,
     ) -> None:
         self.segments: list[Segment] = []
-        self._rows = rows
-        self._chunks = ChunkWriter(job, template, rows, columns)
-        self._seen: dict[tuple[Slot, tuple[LayerKind, ...], bool, bool], int] = {}
-        self._kinds = virtual_stage_kinds(job)
+        self.keys: list[Hashable] = []
+        self._rows, self._parts = rows, parts
+        self._written: list[Written] = []
+        self._kinds, self._codes = virtual_stage_kinds(job), virtual_stage_codes(job)
+        self._job_key = parts.key_of(job, template, columns)
+        self._new_writer = cache(lambda: ChunkWriter(job, template, Rows(), columns))
+        self._seen: dict[Hashable, int] = {}
         stages = schedule.virtual_stages
         self.segment_of = np.full((4, stages), -1, dtype=np.int32)
         self.overlapped = np.full((stages, stages), -1, dtype=np.int32)
-        used = {Slot(int(s)) for order in schedule.orders for s in np.unique(order.slot)}
+        used = {Slot(s) for s in np.unique(schedule.passes.kind).tolist()}
         if Slot.overlapped in used:
             used |= {Slot.forward, Slot.backward}
         for v in range(stages):
             for slot in sorted(used - {Slot.overlapped}):
                 self.segment_of[slot, v] = self._segment(slot, v)
-        self._overlap(schedule)
+        if Slot.overlapped in used:
+            self._overlap(schedule)
 
     def _segment(self, slot: Slot, v: int) -> int:
-        key = (slot, self._kinds[v], v == 0, v == len(self._kinds) - 1)
+        first, last = v == 0, v == len(self._kinds) - 1
+        key = slot, self._codes[v], first, last
         if key not in self._seen:
-            self._seen[key] = len(self.segments)
-            self.segments.append(self._chunks.write(*key))
+            self._seen[key] = self._add(
+                (self._job_key, key), lambda: self._write(slot, self._kinds[v], first, last)
+            )
         return self._seen[key]
+
+    def _add(self, key: Hashable, write: Callable[[], Written]) -> int:
+        """Number a segment of the plan, written now or before."""
+        written = self._parts.segments.get(key, write)
+        work_id = self._rows.merge(written.rows)[written.segment.work_id]
+        self.segments.append(replace(written.segment, work_id=work_id))
+        self.keys.append(key)
+        self._written.append(written)
+        return len(self.segments) - 1
+
+    def _write(self, slot: Slot, kinds: Sequence[LayerKind], first: bool, last: bool) -> Written:
+        writer = self._new_writer()
+        rows = writer.restart()
+        return Written(writer.write(slot, kinds, first, last), rows)
 
     def _overlap(self, schedule: Schedule) -> None:
         """Segments of the pairs that run together."""
         made: dict[tuple[int, int], int] = {}
-        for order, held in zip(schedule.orders, schedule.virtual_stage, strict=True):
-            both = order.slot == Slot.overlapped
-            pairs = np.stack([held[order.chunk[both]], held[order.other_chunk[both]]], axis=1)
-            for v, other in np.unique(pairs, axis=0).tolist():
-                forward = int(self.segment_of[Slot.forward, v])
-                backward = int(self.segment_of[Slot.backward, other])
-                if (forward, backward) not in made:
-                    made[forward, backward] = len(self.segments)
-                    halves = self.segments[forward], self.segments[backward]
-                    self.segments.append(overlap_segments(*halves, self._rows))
-                self.overlapped[v, other] = made[forward, backward]
+        passes = schedule.passes
+        both = passes.overlapped
+        pairs = np.stack([passes.virtual_stage[both], passes.other[both]], axis=1)
+        for v, other in np.unique(pairs, axis=0).tolist():
+            forward = int(self.segment_of[Slot.forward, v])
+            backward = int(self.segment_of[Slot.backward, other])
+            halves = forward, backward
+            if halves not in made:
+                key = "overlapped", self.keys[forward], self.keys[backward]
+                made[halves] = self._add(key, partial(self._join, forward, backward))
+            self.overlapped[v, other] = made[halves]
+
+    def _join(self, forward: int, backward: int) -> Written:
+        rows = Rows()
+        halves = []
+        for written in (self._written[forward], self._written[backward]):
+            work_id = rows.merge(written.rows)[written.segment.work_id]
+            halves.append(replace(written.segment, work_id=work_id))
+        return Written(overlap_segments(halves[0], halves[1], rows), rows)
 
 
 def _transfer_rows(job: Job, rows: Rows, pair: Mapping[str, Any] | None) -> NDArray[np.int32]:

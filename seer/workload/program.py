@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from seer.workload.groups import COMPUTE, STREAMS
+
+RowKey = tuple[tuple[str, Any], ...]
 
 
 @dataclass
@@ -14,7 +19,7 @@ class Rows:
     """The distinct work of a plan, numbered as it is met."""
 
     rows: list[Mapping[str, Any]] = field(default_factory=list)
-    _ids: dict[tuple[tuple[str, Any], ...], int] = field(default_factory=dict)
+    _ids: dict[RowKey, int] = field(default_factory=dict)
 
     def id_of(self, row: Mapping[str, Any]) -> int:
         """The number of this work, the same for equal rows."""
@@ -23,6 +28,22 @@ class Rows:
             self._ids[key] = len(self.rows)
             self.rows.append(row)
         return self._ids[key]
+
+    @property
+    def keys(self) -> tuple[RowKey, ...]:
+        """What each row is made of, in their order."""
+        return tuple(self._ids)
+
+    def merge(self, other: Rows) -> NDArray[np.int32]:
+        """The numbers here of all rows of another table, which are added where they are new."""
+        ids, rows = self._ids, self.rows
+        numbers = []
+        for key, row in zip(other._ids, other.rows, strict=True):
+            number = ids.setdefault(key, len(rows))
+            if number == len(rows):
+                rows.append(row)
+            numbers.append(number)
+        return np.array(numbers, dtype=np.int32)
 
 
 @dataclass

@@ -72,19 +72,21 @@ def write_step(
     `columns` may hold "pair", those of two stages.
     """
     counts = trained_parameters(job)
+    made: dict[tuple[tuple[float, float], int, bool], tuple[Buckets, ...]] = {}
+
+    def both(of: tuple[float, float], n: int, backward: bool) -> tuple[Buckets, ...]:
+        key = of, n, backward
+        if key not in made:
+            made[key] = _both(job, rows, groups, places, of, n, backward)
+        return made[key]
+
     held_by = schedule.virtual_stage.tolist()
     groups = process_groups(job.parallelism)
     places = {name: columns[name] for name in ("dp", "edp")}
     pair = columns.get("pair")
     return StepRows(
-        gradients=tuple(
-            _both(job, rows, groups, places, each, n, backward=True)
-            for each, n in zip(counts, layers, strict=True)
-        ),
-        parameters=tuple(
-            _both(job, rows, groups, places, each, n, backward=False)
-            for each, n in zip(counts, layers, strict=True)
-        ),
+        gradients=tuple(both(of, n, True) for of, n in zip(counts, layers, strict=True)),
+        parameters=tuple(both(of, n, False) for of, n in zip(counts, layers, strict=True)),
         embedding=_embedding_row(job, rows, ends_of(schedule), pair),
         optimizer=tuple(_optimizer_row(job, rows, [counts[v] for v in c]) for c in held_by),
         overhead=_overhead_row(job, rows),
@@ -156,18 +158,15 @@ def _buckets(
     noun = "gradient" if backward else "parameter"
     owner = "expert " if group.name == "edp" else ""
     sizes = np.array(bucket_sizes(job, parameters))
-    work_id = [
-        rows.id_of(
-            {
-                "name": f"{owner}{noun} {kind.name.replace('_', '-')}",
-                "kind": int(kind),
-                "group": group.name,
-                "message_bytes": size * each,
-                **columns,
-            }
-        )
-        for size in sizes.tolist()
-    ]
+    row = {
+        "name": f"{owner}{noun} {kind.name.replace('_', '-')}",
+        "kind": int(kind),
+        "group": group.name,
+        **columns,
+    }
+    distinct = dict.fromkeys(sizes.tolist())
+    id_of = {size: rows.id_of({**row, "message_bytes": size * each}) for size in distinct}
+    work_id = [id_of[size] for size in sizes.tolist()]
     ends = np.cumsum(sizes)
     # a boundary between two layers belongs to the layer before it at the end of a bucket, and to
     # the layer behind it at the start of one
