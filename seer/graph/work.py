@@ -121,12 +121,13 @@ class WorkTable:
 
     def take(self, rows: NDArray[np.integer]) -> WorkTable:
         """A table of some of the rows, in the given order."""
-        values: dict[str, Any] = {
-            field.name: column[rows]
-            if isinstance(column := getattr(self, field.name), np.ndarray)
-            else tuple(column[i] for i in rows.tolist())
-            for field in fields(self)
-        }
+        values: dict[str, Any] = {}
+        for field in fields(self):
+            column = getattr(self, field.name)
+            if isinstance(column, np.ndarray):
+                values[field.name] = column[rows]
+            else:  # the spans may be none at all
+                values[field.name] = tuple(column[i] for i in rows.tolist()) if column else ()
         return WorkTable(**values)
 
     def row(self, i: int) -> dict[str, Any]:
