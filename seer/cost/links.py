@@ -106,6 +106,23 @@ def link_use(work: WorkTable, time_s: Floats, cluster: Cluster) -> Floats:
     return found
 
 
+def neighbour_s(work: WorkTable, cluster: Cluster) -> Floats:
+    """The least time that NVLink needs for what a ring between nodes sends over it: float64[W].
+
+    Of r neighbours on a node all but one pass each byte of the ring on over NVLink: message x bus
+    x (r - 1) / r. 0 for rows that are no ring between nodes.
+    """
+    found = np.zeros(len(work))
+    between = np.isin(work.kind, list(COMMUNICATION)) & (work.group_nodes > 1)
+    for i in np.flatnonzero(between).tolist():
+        collective = COLLECTIVE_OF[OperatorKind(int(work.kind[i]))]
+        if collective not in POINT_TO_POINT:
+            ranks, nodes = int(work.group_ranks[i]), int(work.group_nodes[i])
+            share = bytes_factor(collective, ranks, nodes) * (1.0 - nodes / ranks)
+            found[i] = work.message_bytes[i] * share / cluster.nvlink.bandwidth_bytes_per_s
+    return found
+
+
 def _bytes_on_link(collective: str, ranks: int, nodes: int) -> float:
     """Bytes over the scarcest link of a rank, in one direction, per byte of the message."""
     factor = bytes_factor(collective, ranks, nodes)

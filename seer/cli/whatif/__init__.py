@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from seer.cli.whatif import sweep
+from seer.cli.whatif import straggler, sweep
 
 
 def app() -> typer.Typer:
@@ -13,4 +13,5 @@ def app() -> typer.Typer:
         help="Ask what would change if the inputs were different.", no_args_is_help=True
     )
     found.command("sweep")(sweep.sweep)
+    found.command("straggler")(straggler.straggler)
     return found
