@@ -65,7 +65,7 @@ class Explanation:
 
 def operator_names(forecast: Forecast) -> list[str]:
     """Names that `explain` knows, those that take most time first."""
-    seconds = _seconds_by_work(forecast)
+    seconds = seconds_by_work(forecast)
     work = forecast.plan.work
     order = np.argsort(-seconds, kind="stable")
     visible = [w for w in order.tolist() if OperatorKind(work.kind[w]) not in HIDDEN_KINDS]
@@ -86,7 +86,7 @@ def explain(forecast: Forecast, operator: str, points: int = 5) -> tuple[Explana
             where=forecast.job.name,
             hint=nearest(operator, names),
         )
-    seconds = _seconds_by_work(forecast)
+    seconds = seconds_by_work(forecast)
     rows = [w for w in range(len(work)) if work.name[w] in wanted]
     pricing = forecast.pricing
     bound = least_s(work, forecast.calibration, forecast.job.cluster, pricing.curve, pricing.origin)
@@ -95,7 +95,7 @@ def explain(forecast: Forecast, operator: str, points: int = 5) -> tuple[Explana
     )
 
 
-def _seconds_by_work(forecast: Forecast) -> Floats:
+def seconds_by_work(forecast: Forecast) -> Floats:
     """Seconds that each work row keeps a stream of the reported rank busy. float64[W].
 
     What sits in a stream of that rank counts, whoever owns it: a transfer keeps its receiver busy

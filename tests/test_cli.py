@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,7 @@ def test_a_defect_is_one_line_and_a_hint_and_exit_code_70(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("seer.forecast.forecast", broken)
+    monkeypatch.setattr(import_module("seer.forecast"), "forecast", broken)
     code, out, err = run(capsys, "forecast", SMALL)
     assert (code, out) == (70, "")
     assert err.count("\n") == 1
@@ -241,7 +242,7 @@ def test_an_interrupt_is_exit_code_130(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("seer.forecast.forecast", interrupted)
+    monkeypatch.setattr(import_module("seer.forecast"), "forecast", interrupted)
     assert run(capsys, "forecast", SMALL)[0] == 130
 
 

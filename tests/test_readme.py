@@ -55,6 +55,12 @@ def test_every_dependency_has_a_row_that_says_why() -> None:
     assert all(len(why.split()) >= 5 for why in rows.values())
 
 
+def test_every_extra_is_named_with_what_it_is_for() -> None:
+    section = README.partition("Extras, installed")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(\w+)`[,:]", section))
+    assert named == PROJECT["optional-dependencies"].keys() - {"test"}
+
+
 def test_the_accuracy_figures_are_those_of_the_page() -> None:
     assert documents.accuracy_line() in README, "run python tests/documents.py"
 

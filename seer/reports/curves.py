@@ -27,6 +27,23 @@ def to_json(calibration: Calibration, skipped: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def columns(calibration: Calibration) -> dict[str, list[Any]]:
+    """One row for each curve: what it prices, its cross-validated errors, and from what."""
+    infos = [curve.info for curve in calibration.curves]
+    errors = ("median_ape", "p90_ape", "bias")
+    return {
+        "curve": [_label(curve) for curve in calibration.curves],
+        "form": [info.form for info in infos],
+        "points": [info.points for info in infos],
+        **{key: [_number(info.error.get(key)) for info in infos] for key in errors},
+        "source": [info.source for info in infos],
+    }
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, float) else None
+
+
 def print_calibration(calibration: Calibration, console: Console) -> None:
     """One line for each curve: what it prices, its cross-validated error, and from what."""
     console.print(

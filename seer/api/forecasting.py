@@ -1,0 +1,102 @@
+"""`seer.forecast`: how long one training step takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from seer.api.jobs import Source, read_job
+from seer.calibration import Calibration
+from seer.forecast import Forecast
+from seer.forecast import forecast as walk
+from seer.readers import read_calibration
+from seer.readers.overrides import Overrides
+from seer.spec import Job
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+
+@dataclass(frozen=True)
+class ForecastResult(Forecast):
+    """A forecast: the fields of `seer.forecast.Forecast`, and ways to show them.
+
+    Its table has a row for each distinct operator, those that take longest first.
+    """
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the object that `seer forecast --json` prints."""
+        from seer.reports.forecast_json import to_json
+
+        return to_json(self)
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """The operators by column, as plain lists."""
+        from seer.reports.operator_columns import operator_columns
+
+        return operator_columns(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The operators as a pandas data frame (extra `pandas`)."""
+        from seer.reports.frames import to_pandas
+
+        return to_pandas(self.to_columns())
+
+    def to_polars(self) -> polars.DataFrame:
+        """The operators as a polars data frame (extra `polars`)."""
+        from seer.reports.frames import to_polars
+
+        return to_polars(self.to_columns())
+
+    def _repr_html_(self) -> str:
+        from seer.reports.notebook import forecast_html
+
+        return forecast_html(self)
+
+
+def forecast(
+    job: Source | Job,
+    edits: Overrides = (),
+    *,
+    gpus: int | None = None,
+    cluster: str | None = None,
+    calibration: str | Calibration | None = None,
+    slowdown: float = 0.0,
+    unfolded: bool = False,
+    max_operators: int = 20_000_000,
+) -> ForecastResult:
+    """Forecast the time of one training step.
+
+    Parameters
+    ----------
+    job : str, path, mapping or Job
+        A shipped name, a file, a spec, a model (with `gpus` and `cluster`), or of `read_job`.
+    edits : mapping of path to value, or `path=value` texts
+        As `--set`; not for a Job, which is resolved already.
+    calibration : str or Calibration, optional
+        A name, a file, or what `seer.fit` gave; the cluster's own by default.
+    slowdown : float
+        How much longer a compute kernel takes beside communication (0.2: a fifth).
+    unfolded : bool
+        Play every rank; the same times, more operators, at most `max_operators`.
+
+    Raises
+    ------
+    UsageError, UnreadableError
+        The job or a file cannot be meant, or read.
+    InfeasibleError
+        The plan cannot run. One that only does not fit memory can: see `fits`.
+    """
+    resolved = job if isinstance(job, Job) else read_job(job, edits, gpus=gpus, cluster=cluster)
+    if isinstance(job, Job) and (edits or gpus is not None or cluster is not None):
+        raise TypeError("a Job is resolved already: give the edits to read_job")
+    curves = read_calibration(calibration) if isinstance(calibration, str) else calibration
+    found = walk(
+        resolved,
+        calibration=curves,
+        slowdown=slowdown,
+        unfolded=unfolded,
+        max_operators=max_operators,
+    )
+    return ForecastResult(**{f.name: getattr(found, f.name) for f in fields(found)})

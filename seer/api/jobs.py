@@ -1,0 +1,48 @@
+"""The job that Python code means: a name, a file, a mapping, or a model with GPUs and a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from seer.choose import choose_parallelism
+from seer.readers.job import OpenedJob, open_named, opened, resolve
+from seer.readers.overrides import Overrides, parse_overrides
+from seer.spec import Job
+
+Source = str | os.PathLike[str] | Mapping[str, Any]
+
+
+def read_job(
+    job: Source,
+    edits: Overrides = (),
+    *,
+    gpus: int | None = None,
+    cluster: str | None = None,
+) -> Job:
+    """The job of a shipped name, a file, a mapping, or a model with `gpus` and a `cluster`.
+
+    Parameters
+    ----------
+    job : str, path or mapping
+        As JOB of `seer forecast`; a mapping has the keys of a job spec.
+    edits : mapping of path to value, or `path=value` texts
+        As `--set`: {"parallelism.tp": 4}.
+
+    Raises UsageError for what cannot be meant, InfeasibleError for a plan that cannot run.
+    """
+    spec, changes = open_job(job, edits, gpus, cluster)
+    return resolve(spec, changes, choose=choose_parallelism)
+
+
+def open_job(
+    job: Source, edits: Overrides, gpus: int | None, cluster: str | None
+) -> tuple[OpenedJob, dict[str, Any]]:
+    """The spec behind a job, and the edits that are still to be applied to it."""
+    given = {"gpus": gpus, "cluster": cluster}
+    changes = {key: value for key, value in given.items() if value is not None}
+    changes |= parse_overrides(edits)
+    if isinstance(job, Mapping):
+        return opened(job, changes), changes
+    return open_named(os.fspath(job), changes), changes
