@@ -41,12 +41,14 @@ def info(
 
     Example: seer trace info docs/examples/workload.txt
     """
+    from dataclasses import replace
+
     from seer.readers.given import parse_given
     from seer.readers.traces import read_trace
     from seer.reports.trace_info import print_trace_info, to_json
 
     output = Output(quiet)
-    found = read_trace(trace, parse_given(given or (), gpus)).summary
+    found = read_trace(trace, replace(parse_given(given or (), gpus), look=True)).summary
     if json:
         print_json(to_json(found))
     else:
@@ -64,7 +66,7 @@ def convert(
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Write a trace as a graph that Seer reads without loss.
+    """Write a trace as a graph that Seer reads without loss, or as Chakra traces for ASTRA-sim.
 
     Example: seer trace convert docs/examples/workload.txt -o workload.json
     """

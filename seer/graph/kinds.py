@@ -92,3 +92,11 @@ class Origin(IntEnum):
     extrapolated = 2
     derived = 3
     assumed = 4
+
+
+WORK_WORDS: dict[str, type[OperatorKind] | type[DType] | type[Pass]] = {
+    "kind": OperatorKind,
+    "dtype": DType,
+    "train_pass": Pass,
+}
+"""Columns of the work table whose numbers are words in files."""

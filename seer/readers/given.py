@@ -9,7 +9,7 @@ from seer.errors import UsageError, nearest
 from seer.readers.traced import TraceOptions
 from seer.units import parse_bytes, parse_seconds
 
-KEYS = ("model-parallel", "topology", "message-bytes", "compute-unit")
+KEYS = ("model-parallel", "topology", "message-bytes", "group", "compute-unit")
 
 
 def parse_given(texts: Iterable[str], gpus: int | None = None) -> TraceOptions:
@@ -20,6 +20,7 @@ def parse_given(texts: Iterable[str], gpus: int | None = None) -> TraceOptions:
     """
     values: dict[str, Any] = {"gpus": gpus}
     sizes: list[tuple[str, float]] = []
+    groups: list[tuple[str, tuple[int, ...]]] = []
     for text in texts:
         key, separator, value = text.partition("=")
         where = f"--given {text[:80]}"
@@ -29,6 +30,12 @@ def parse_given(texts: Iterable[str], gpus: int | None = None) -> TraceOptions:
             raise UsageError(what, where=where, hint=nearest(name, KEYS))
         if name == "message-bytes":
             sizes.append((pattern or "*", _positive(parse_bytes(value.strip(), where), where)))
+        elif name == "group":
+            ranks = tuple(_whole(part, where, least=0) for part in value.split(","))
+            if not pattern or len(set(ranks)) < max(len(ranks), 2):
+                what = "a group has a name and two ranks or more, each once"
+                raise UsageError(what, where=where, hint="group:1=0,1,2,3")
+            groups.append((pattern, ranks))
         elif name == "compute-unit":
             unit = value.strip()
             text_s = unit if unit[:1].isdigit() else f"1 {unit}"
@@ -37,12 +44,12 @@ def parse_given(texts: Iterable[str], gpus: int | None = None) -> TraceOptions:
             values["topology"] = tuple(_whole(part, where) for part in value.split(","))
         else:
             values["model_parallel"] = _whole(value, where)
-    return TraceOptions(**values, message_bytes=tuple(sizes))
+    return TraceOptions(**values, message_bytes=tuple(sizes), groups=tuple(groups))
 
 
-def _whole(text: str, where: str) -> int:
+def _whole(text: str, where: str, least: int = 1) -> int:
     digits = text.strip()
-    if digits.isascii() and digits.isdigit() and int(digits[:9]) > 0 and len(digits) < 9:
+    if digits.isascii() and digits.isdigit() and len(digits) < 9 and int(digits) >= least:
         return int(digits)
     raise UsageError(f"'{digits[:40]}' is no number of ranks", where=where)
 

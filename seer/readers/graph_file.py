@@ -18,20 +18,17 @@ from numpy.typing import NDArray
 from seer.errors import SeerError, UnreadableError
 from seer.graph import (
     WORK_COLUMNS,
-    DType,
     GraphBuilder,
     OperatorGraph,
-    OperatorKind,
-    Pass,
     WorkTable,
 )
 from seer.graph.check import check_graph
+from seer.graph.kinds import WORK_WORDS
 from seer.readers.files import DATA_LIMIT_BYTES, read_bytes
 from seer.readers.trace_summary import summarise
 from seer.readers.traced import Traced
 
 SCHEMA = "seer.graph/1"
-_WORDS = {"kind": OperatorKind, "dtype": DType, "train_pass": Pass}
 _TEXT = ("name", "variant", "group")
 _OPERATOR_COLUMNS = ("work", "rank", "layer", "micro_batch", "multiplicity")
 _BYTE_COLUMNS = ("alloc_bytes", "free_bytes")
@@ -61,8 +58,8 @@ def graph_to_json(traced: Traced) -> bytes:
     work: dict[str, list[Any]] = {name: list(getattr(graph.work, name)) for name in _TEXT}
     for column in WORK_COLUMNS:
         values = getattr(graph.work, column).tolist()
-        if column in _WORDS:
-            values = [_WORDS[column](value).name for value in values]
+        if column in WORK_WORDS:
+            values = [WORK_WORDS[column](value).name for value in values]
         work[column] = [None if value != value else value for value in values]
     before = np.repeat(np.arange(len(graph)), np.diff(graph.successor_ptr))
     entries = np.split(graph.stream_operator, graph.stream_ptr[1:-1])
@@ -160,8 +157,8 @@ def _work_columns(file: _File, where: str) -> dict[str, NDArray[Any]]:
     columns: dict[str, NDArray[Any]] = {}
     for name, (dtype, default) in WORK_COLUMNS.items():
         values = file.work.get(name, [None] * len(file.work["kind"]))
-        if name in _WORDS:
-            words = {word.name: int(word) for word in _WORDS[name]}
+        if name in WORK_WORDS:
+            words = {word.name: int(word) for word in WORK_WORDS[name]}
             unknown = [v for v in values if v is not None and v not in words]
             if unknown:
                 raise UnreadableError(f"{unknown[0]!r} is no {name}"[:80], where=where)

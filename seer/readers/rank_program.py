@@ -36,13 +36,18 @@ class RankOperator:
         The in-order queue it is issued to; "" = by kind, group and peer.
     after : tuple of int
         Keys of operators of the same rank.
+    behind : tuple of int
+        Keys of operators that are issued before it, without being waited for.
     columns : mapping
         Columns of `WorkTable` that are not the default, `variant` among them.
     group : str
         Process group of a communication.
     peer, tag, receives
         Of a transfer: the other rank, the tag of the message, and whether it comes or goes.
-    layer, micro_batch, alloc_bytes, free_bytes
+    posts : bool
+        Of a receive: the message itself waits for `after`. Otherwise it comes whatever its receiver
+        does, and only what follows waits for both.
+    layer, micro_batch, multiplicity, alloc_bytes, free_bytes
         As in `OperatorGraph`.
     """
 
@@ -56,8 +61,11 @@ class RankOperator:
     peer: int = -1
     tag: int = 0
     receives: bool = False
+    posts: bool = False
+    behind: tuple[int, ...] = ()
     layer: int = -1
     micro_batch: int = -1
+    multiplicity: int = 1
     alloc_bytes: float = 0.0
     free_bytes: float = 0.0
 
@@ -120,7 +128,7 @@ def order(program: RankProgram) -> list[int]:
     followers: list[list[int]] = [[] for _ in program.operators]
     unmet = [0] * len(program.operators)
     for i, operator in enumerate(program.operators):
-        for key in operator.after:
+        for key in (*operator.after, *operator.behind):
             followers[position[key]].append(i)
             unmet[i] += 1
     ready = [(o.key, i) for i, o in enumerate(program.operators) if not unmet[i]]
@@ -187,7 +195,7 @@ class _Joined:
             stream = stream_of(operator)
             self._nodes[node].members.append((program.rank, stream))
             self._issues.append((program.rank, stream, node))
-            if operator.is_transfer and operator.receives and operator.after:
+            if operator.receives and operator.after and not operator.posts:
                 node = self._arrival(operator, program.rank, node)
             number[operator.key] = node
         for operator in program.operators:
@@ -297,6 +305,7 @@ class _Joined:
                 )
 
     def build(self, ranks: int) -> OperatorGraph:
+        self._renumber()
         rows: dict[tuple[Any, ...], int] = {}
         table: list[Mapping[str, Any]] = []
         work_id = np.empty(len(self._nodes), np.int32)
@@ -315,17 +324,32 @@ class _Joined:
             rank=_integers(node.rank for node in self._nodes),
             layer=_integers(o.layer for o in first),
             micro_batch=_integers(o.micro_batch for o in first),
+            multiplicity=_integers(o.multiplicity for o in first),
             alloc_bytes=np.array([o.alloc_bytes for o in first], np.float64),
             free_bytes=np.array([o.free_bytes for o in first], np.float64),
         )
         edges = np.unique(np.array(self._edges, np.int64).reshape(-1, 2), axis=0)
         builder.connect(edges[:, 0], edges[:, 1])
         issues = self._issues
+        heads: dict[tuple[int, str], int] = {}
+        for rank, name, operator in issues:
+            heads.setdefault((rank, name), operator)
+        for rank, name in sorted(heads, key=lambda s: (s[0], heads[s], s[1])):
+            builder.stream(rank, name)
         builder.issue(
             np.array([builder.stream(rank, name) for rank, name, _ in issues], np.int64),
             np.array([node for _, _, node in issues], np.int64),
         )
         return builder.build(ranks=ranks)
+
+    def _renumber(self) -> None:
+        """Number the operators by their keys, so that a graph keeps its order on the way through
+        a file."""
+        turn = sorted(range(len(self._nodes)), key=lambda i: self._nodes[i].first.key)
+        place = {old: new for new, old in enumerate(turn)}
+        self._nodes = [self._nodes[i] for i in turn]
+        self._edges = [(place[a], place[b]) for a, b in self._edges]
+        self._issues = [(rank, name, place[i]) for rank, name, i in self._issues]
 
     def _row(self, node: _Node) -> dict[str, Any]:
         operator = node.first

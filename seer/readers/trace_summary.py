@@ -56,6 +56,7 @@ def _communication(
 ) -> dict[str, GroupTraffic]:
     work = graph.work
     rows = np.flatnonzero(np.isin(work.kind, [int(kind) for kind in COMMUNICATION]) & (of_work > 0))
+    known = np.where(work.message_bytes > 0, work.message_bytes, np.nan)
     by_group: dict[str, list[int]] = {}
     for row in rows.tolist():
         by_group.setdefault(work.group[row] or "p2p", []).append(row)
@@ -64,7 +65,7 @@ def _communication(
         timed = not np.isnan(work.measured_s[members]).all()
         found[group] = GroupTraffic(
             operators=int(of_work[members].sum()),
-            message_bytes=float((work.message_bytes[members] * of_work[members]).sum()),
+            message_bytes=float((known[members] * of_work[members]).sum()),
             total_s=float(recorded[members].sum()) if timed else float("nan"),
         )
     return found

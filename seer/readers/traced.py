@@ -86,6 +86,11 @@ class TraceOptions:
         Sizes of the network's dimensions, innermost first (`involved_dim` of Chakra).
     message_bytes : tuple of (pattern, bytes)
         Sizes of communication that states none, by a pattern of its name; the first that fits.
+    groups : tuple of (name, ranks)
+        Members of process groups that the trace names only.
+    look : bool
+        Only look into the trace: what is missing is counted and not asked for. The graph is not to
+        be priced.
     compute_unit_s : float
         What one unit of computation in a workload text is.
     """
@@ -94,7 +99,9 @@ class TraceOptions:
     model_parallel: int | None = None
     topology: tuple[int, ...] = ()
     message_bytes: tuple[tuple[str, float], ...] = ()
+    groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
     compute_unit_s: float = 1e-9
+    look: bool = False
 
     def size_of(self, name: str) -> float | None:
         """The message size that the user gives for an operator without one.

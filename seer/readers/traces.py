@@ -162,6 +162,11 @@ def read_trace(
         from seer.readers.workload_graph import read_workload
 
         return read_workload(found.only(), options, every_rank=every_rank)
+    if found.format in ("chakra", "chakra_json"):
+        from seer.readers.chakra.graph import read_chakra
+
+        json = found.format == "chakra_json"
+        return read_chakra(found.paths, options, left_out=found.left_out, json=json)
     if found.format == "seer_graph":
         from seer.readers.graph_file import read_traced
 
@@ -199,14 +204,17 @@ def _quietly(path: Path) -> TraceFormat:
 
 
 def _looks_like_chakra(head: bytes) -> bool:
-    """Whether the first message is a GlobalMetadata and the length of it makes sense."""
-    from seer.readers.chakra.wire import DamagedError, fields, varint
+    """Whether the first two messages are a GlobalMetadata and a Node."""
+    from seer.readers.chakra.wire import BYTES, DamagedError, fields, varint
 
     try:
         size, at = varint(head, 0)
-        first = head[at : at + size]
         if at + size > len(head):
             return False
-        return all(n in (1, 2) and kind == 2 for n, kind, _ in fields(first)) and size < HEAD_BYTES
+        if not all(n in (1, 2) and kind == BYTES for n, kind, _ in fields(head[at : at + size])):
+            return False
+        node, begin = varint(head, at + size) if len(head) > at + size else (0, len(head))
+        found = {(n, kind) for n, kind, _ in fields(head[begin : begin + node])}
     except DamagedError:
         return False
+    return size > 0 or bool(found & {(1, 0), (2, BYTES), (3, 0)})

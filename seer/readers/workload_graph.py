@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
+
 from seer.errors import InfeasibleError
-from seer.graph import OperatorKind
+from seer.graph import COMMUNICATION, OperatorKind
 from seer.readers.rank_program import join
 from seer.readers.trace_summary import summarise
 from seer.readers.traced import Traced, TraceOptions
@@ -41,6 +43,13 @@ def read_workload(
     }
     graph = join(programs, groups, ranks=layout.gpus)
     notes = list(layout.notes)
+    if options.look and not (options.gpus or text.number("all_gpus")):
+        notes.append("how many GPUs it runs on is not in the file: --gpus will be asked for")
+    empty = np.isin(graph.work.kind, [int(k) for k in COMMUNICATION]) & ~(
+        graph.work.message_bytes > 0
+    )
+    if empty.any():
+        notes.append(f"{empty.sum():,} communications state no bytes: they will be asked for")
     if any(o.kind is OperatorKind.fixed for o in first.operators):
         notes.append(
             f"one unit of computation is taken as {options.compute_unit_s * 1e9:g} ns "
@@ -51,7 +60,7 @@ def read_workload(
         name=os.fspath(path),
         format="SimAI workload text" if text.simai else "ASTRA-sim workload text",
         ranks=ranks,
-        world_ranks=layout.gpus,
+        world_ranks=options.gpus or text.number("all_gpus") or (0 if options.look else layout.gpus),
         warnings=notes,
     )
     return Traced(graph, groups, summary)

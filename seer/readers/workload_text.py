@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, prod
 
 from seer.errors import UnreadableError, UsageError, nearest
 from seer.graph import OperatorKind, Pass
@@ -200,6 +200,10 @@ def layout_of(text: WorkloadText, options: TraceOptions) -> Layout:
     in Megatron-Core (order tp-ep-dp-pp).
     """
     gpus = options.gpus or text.number("all_gpus")
+    if gpus < 1 and options.look:
+        gpus = 2 * prod(
+            max(text.number(key, 1), 1) for key in ("model_parallel_NPU_group", "ep", "pp")
+        )
     if gpus < 1:
         raise UsageError(
             "how many GPUs the workload runs on is not in the file",
@@ -209,7 +213,7 @@ def layout_of(text: WorkloadText, options: TraceOptions) -> Layout:
     tp = options.model_parallel or text.number("model_parallel_NPU_group")
     if text.parallelism in _OVER_ALL:
         tp = 1
-    elif text.parallelism == "MODEL":
+    elif text.parallelism == "MODEL" or (tp < 1 and options.look):
         tp = gpus
     elif tp < 1:
         raise UsageError(
@@ -367,8 +371,8 @@ class _Writer:
     def _columns(
         self, layer: Layer, phase: Phase, kind: OperatorKind, label: str, group: str
     ) -> dict[str, float]:
-        size = phase.message_bytes or self._options.size_of(label)
-        if not size:
+        size = phase.message_bytes or self._options.size_of(label) or 0.0
+        if not size and not self._options.look:
             raise UsageError(
                 f"'{label}' states no bytes",
                 where=f"{self._text.where}, line {layer.line}",

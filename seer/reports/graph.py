@@ -15,6 +15,8 @@ from seer.units import format_seconds
 
 SCHEMA = "seer.graph-forecast/1"
 LONGEST = 12
+NAME_WIDTH = 72
+"""Names of kernels can have hundreds of characters."""
 
 
 def to_json(found: GraphForecast) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def print_graph_forecast(found: GraphForecast, console: Console) -> None:
         f"read on rank {found.analysis.rank}, which ends last"
     )
     table = Table(box=None, pad_edge=False)
-    table.add_column("part")
+    table.add_column("part", no_wrap=True, overflow="ellipsis", max_width=NAME_WIDTH)
     table.add_column("time", justify="right")
     for part, seconds in asdict(found.analysis.breakdown).items():
         table.add_row(part.removesuffix("_s").replace("_", " "), format_seconds(seconds))
