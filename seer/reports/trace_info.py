@@ -13,7 +13,7 @@ from seer.units import format_bytes, format_seconds
 
 SCHEMA = "seer.trace-info/1"
 SHOWN_STEPS = 6
-SHOWN_GROUPS = 4
+SHOWN_GROUPS = 3
 
 
 def to_json(found: TraceSummary) -> dict[str, Any]:
