@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer import cost
+from seer.cluster import Cluster
 from seer.cost.links import neighbour_s
 from seer.errors import UsageError
 from seer.forecast import Prepared, declared_factor, prepare
@@ -126,7 +127,7 @@ def step_with(plan: Plan, healthy: Floats, slow: Floats, stage: int) -> tuple[fl
     """
     graph = fold(plan)
     usual, own = (_with_segments(plan, each)[graph.work_id] for each in (healthy, slow))
-    here = _on_rank(graph, stage * plan.job.parallelism.stage_ranks)
+    here = _on_rank(graph, _first_rank(graph, stage, plan.job.parallelism.stage_ranks))
     durations = np.where(here, own, usual)
     return play(graph, durations).makespan_s, float((durations - usual).sum())
 
@@ -151,31 +152,55 @@ def _slowed(prepared: Prepared, healthy: Floats, one: Straggler) -> Floats:
     """Durations of all rows on the slow rank: float64[W].
 
     A link with 1/f of its bandwidth takes for a message what a healthy one takes for f times as
-    many bytes: equal ideal times take equal times, as everywhere in `seer.cost`.
+    many bytes: equal ideal times take equal times, as everywhere in `seer.cost`. What a NIC sends
+    beyond the first network tier is priced with a slower NIC instead, since there something else
+    may be the narrowest.
     """
-    work = prepared.plan.work
+    work, cluster = prepared.plan.work, prepared.job.cluster
     if one.part == Part.gpu:
         kinds = [*COMPUTE, OperatorKind.optimizer]
         return np.where(np.isin(work.kind, kinds), healthy * one.factor, healthy)
     crosses = np.isin(work.kind, list(COMMUNICATION))
     crosses &= (work.group_nodes > 1) == (one.part == Part.nic)
-    larger = np.where(crosses, work.message_bytes * one.factor, work.message_bytes)
-    pricing = cost.price(
-        replace(work, message_bytes=larger), prepared.calibration, prepared.job.cluster
-    )
-    slowed = np.where(crosses, np.maximum(pricing.time_s, healthy), healthy)
+    far = np.array([(s := work.span_of(i)) is not None and s.top > 1 for i in range(len(work))])
+    larger = np.where(crosses & ~far, work.message_bytes * one.factor, work.message_bytes)
+    slower = _slower_nics(cluster, one.factor) if one.part == Part.nic else cluster
+    found = healthy
+    for rows, message, links in (
+        (crosses & ~far, larger, cluster),
+        (crosses & far, work.message_bytes, slower),
+    ):
+        if rows.any():
+            asked = replace(work, message_bytes=message)
+            time_s = cost.price(asked, prepared.calibration, links).time_s
+            found = np.where(rows, np.maximum(time_s, healthy), found)
     if one.part == Part.link:
-        slowed = np.maximum(slowed, neighbour_s(work, prepared.job.cluster) * one.factor)
-    return np.asarray(slowed, np.float64)
+        found = np.maximum(found, neighbour_s(work, cluster) * one.factor)
+    return np.asarray(found, np.float64)
+
+
+def _slower_nics(cluster: Cluster, factor: float) -> Cluster:
+    """The cluster with this fraction of the bandwidth in its first network tier."""
+    tiers = list(cluster.tiers)
+    at = min(1, len(tiers) - 1)
+    bandwidth = tiers[at].bandwidth_bytes_per_s / factor
+    tiers[at] = replace(tiers[at], bandwidth_bytes_per_s=bandwidth)
+    return replace(cluster, tiers=tuple(tiers))
 
 
 def _with_segments(plan: Plan, time_s: Floats) -> Floats:
     """The same durations with those of the collapsed segments played from them: float64[W]."""
     found = time_s.copy()
-    for row, segment in zip(plan.segment_row.tolist(), plan.segments, strict=True):
+    for row, segment in plan.played_segments:
         inner = segment.graph(plan.work)
         found[row] = play(inner, time_s[inner.work_id]).makespan_s
     return found
+
+
+def _first_rank(graph: OperatorGraph, stage: int, stage_ranks: int) -> int:
+    """The first rank of a stage that the graph writes."""
+    ranks = graph.stream_rank[graph.stream_rank // stage_ranks == stage]
+    return int(ranks.min())
 
 
 def _on_rank(graph: OperatorGraph, rank: int) -> NDArray[np.bool_]:
