@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from seer.cli.whatif import straggler, sweep
+from seer.cli.whatif import nvlink_domain, straggler, sweep
 
 
 def app() -> typer.Typer:
@@ -13,5 +13,6 @@ def app() -> typer.Typer:
         help="Ask what would change if the inputs were different.", no_args_is_help=True
     )
     found.command("sweep")(sweep.sweep)
+    found.command("nvlink-domain")(nvlink_domain.nvlink_domain)
     found.command("straggler")(straggler.straggler)
     return found

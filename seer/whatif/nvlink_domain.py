@@ -1,0 +1,100 @@
+"""How large must the NVLink domain be? The same GPUs and NICs, joined by NVLink in larger groups.
+
+Only the number of GPUs in one domain changes: compute, the bandwidth of a GPU's NVLink and of its
+NIC, the plan and the batch stay. So the answer is what the domain itself is worth, unlike a
+comparison of two products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from seer.cluster import Cluster
+from seer.errors import UsageError
+from seer.forecast import Forecast, declared_factor, forecast, prepare
+from seer.spec import Job
+from seer.whatif.forward import ForwardPass, forward_pass
+
+MOST_GPUS = 100_000
+"""In one domain."""
+
+
+@dataclass(frozen=True)
+class DomainStep:
+    """One domain size.
+
+    Attributes
+    ----------
+    domain : int
+        GPUs that NVLink joins.
+    used : int
+        How many of them the job fills, so that no group of it is cut by an odd border.
+    step : Forecast
+    forward : ForwardPass
+    speedup, forward_speedup : float
+        Against the first size asked for.
+    """
+
+    domain: int
+    used: int
+    step: Forecast
+    forward: ForwardPass
+    speedup: float
+    forward_speedup: float
+
+    @property
+    def exposed_s(self) -> float:
+        """Exposed communication of the training step."""
+        return self.step.breakdown.exposed_communication_s
+
+
+def compare_domains(job: Job, domains: Sequence[int]) -> tuple[DomainStep, ...]:
+    """Forecast a job, training step and forward passes alone, at several domain sizes.
+
+    Raises UsageError for a size that cannot be, InfeasibleError for a plan that cannot run.
+    """
+    if not domains:
+        raise UsageError("no domain size is given", where="--domains", hint="8,72")
+    found: list[DomainStep] = []
+    for domain in domains:
+        used = gpus_used(job, domain)
+        sized = replace(job, cluster=with_domain(job.cluster, used))
+        prepared = prepare(sized)
+        factor = declared_factor(prepared.calibration, sized)
+        step = forecast(sized, calibration=prepared.calibration)
+        forward = forward_pass(prepared, factor.value)
+        base = found[0] if found else None
+        found.append(
+            DomainStep(
+                domain=domain,
+                used=used,
+                step=step,
+                forward=forward,
+                speedup=base.step.iteration_time_s / step.iteration_time_s if base else 1.0,
+                forward_speedup=base.forward.time_s / forward.time_s if base else 1.0,
+            )
+        )
+    return tuple(found)
+
+
+def gpus_used(job: Job, domain: int) -> int:
+    """GPUs of a domain that a job fills: the most that divide the job.
+
+    Groups of a power of two do not fit whole into a rack of 72: jobs use 64 of them and keep
+    eight as spares, as published for Prometheus (Meta Engineering). A domain larger than the job
+    is filled by it.
+    """
+    if not 1 <= domain <= MOST_GPUS:
+        raise UsageError(
+            f"an NVLink domain of {domain} GPUs", where="--domains", why=f"from 1 to {MOST_GPUS:,}"
+        )
+    return max(n for n in range(1, min(domain, job.gpus) + 1) if job.gpus % n == 0)
+
+
+def with_domain(cluster: Cluster, gpus: int) -> Cluster:
+    """The cluster with NVLink domains of another size, everything else as it is."""
+    nvlink = replace(cluster.tiers[0], size=gpus)
+    name = f"{cluster.name}, NVLink domains of {gpus}"
+    tiers = (nvlink, *cluster.tiers[1:])
+    return replace(cluster, name=name, devices_per_node=gpus, tiers=tiers)
