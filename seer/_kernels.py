@@ -23,6 +23,25 @@ Kernel = Callable[..., Any]
 _CACHE_ERRORS = (OSError, EOFError, RuntimeError, pickle.PickleError)
 
 
+ALWAYS = 20_000
+"""Operators from which compiled code is worth loading: in plain Python they take about 20 ms, numba
+0.7 s to import and seconds to compile the first time, but larger work follows."""
+
+LOADED = 300
+"""Operators from which it is faster once it is loaded."""
+
+
+def load() -> bool:
+    """Make compiled code ready, which large and many plays are worth; False without numba."""
+    none, one = np.zeros(0, np.int32), np.zeros(1, np.int64)
+    return sweep(np.zeros(0), one, none, one, none) is not None
+
+
+def worth_it(operators: int) -> bool:
+    """Whether compiled code plays so many operators faster; the answers are the same."""
+    return operators >= (LOADED if _compiled.cache_info().currsize else ALWAYS)
+
+
 def sweep(
     duration: NDArray[np.float64],
     successor_ptr: NDArray[np.int64],

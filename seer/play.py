@@ -22,9 +22,8 @@ from seer.timeline import Timeline
 
 Engine = Literal["auto", "python", "numba"]
 
-PYTHON_OPERATORS = 20_000
-"""Graphs smaller than this are swept in plain Python: about 20 ms, where numba takes 0.7 s to
-import and seconds to compile the first time."""
+PYTHON_OPERATORS = _kernels.ALWAYS
+"""Graphs smaller than this are swept in plain Python while nothing has loaded numba."""
 
 
 def play(
@@ -39,8 +38,8 @@ def play(
     duration_s : float64[N]
         Finite, not negative. Seconds.
     engine : {"auto", "python", "numba"}
-        "auto" takes numba from 20,000 operators on. The engines agree bit for bit, and numba
-        gives way to Python where it is missing or cannot run.
+        "auto" takes numba from 20,000 operators on, and from 300 once it is loaded. The engines
+        agree bit for bit, and numba gives way to Python where it is missing or cannot run.
 
     Raises
     ------
@@ -63,7 +62,7 @@ Swept = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]
 
 
 def _sweep(graph: OperatorGraph, duration: NDArray[np.float64], engine: Engine) -> Swept:
-    if engine == "numba" or (engine == "auto" and len(graph) >= PYTHON_OPERATORS):
+    if engine == "numba" or (engine == "auto" and _kernels.worth_it(len(graph))):
         swept = _kernels.sweep(
             duration,
             graph.successor_ptr,

@@ -16,7 +16,7 @@ from seer.fluid.rates import FluidRates
 from seer.fluid.state import Work
 from seer.graph import OperatorGraph
 from seer.graph.deadlock import deadlock_error
-from seer.play import PYTHON_OPERATORS, Engine, check_durations, play
+from seer.play import Engine, check_durations, play
 from seer.timeline import Timeline
 
 
@@ -89,7 +89,7 @@ def _run(
         state.queue(len(rates.link_name)),
         state.scratch(len(graph), len(rates.link_name)),
     )
-    compile_it = engine == "numba" or (engine == "auto" and len(graph) >= PYTHON_OPERATORS)
+    compile_it = engine == "numba" or (engine == "auto" and _kernels.worth_it(len(graph)))
     if compile_it and _kernels.run_linked(kernel.LINKED, groups):
         return groups[0]
     work, queue, overlap, flows, fill, scratch = (state.as_lists(group) for group in groups)

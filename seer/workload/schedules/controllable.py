@@ -15,13 +15,16 @@ passes of the warm-up and the drain, is left out: the stated peaks and bubbles a
 
 from __future__ import annotations
 
+import numpy as np
+
 from seer.workload.schedules.filling import PATIENCE, best, fill
 from seer.workload.schedules.order import (
     UNIT,
     Costs,
-    Pass,
+    Order,
     Schedule,
     Slot,
+    order_of,
     require_chunks,
     schedule_of,
     v_shape,
@@ -76,13 +79,11 @@ def _repeated(
     placed = v_shape(len(block))
     skeleton = [_stage(offsets, micro_batches) for offsets in block]
     candidates = [fill(skeleton, placed, costs, 2 * limit, patience) for patience in PATIENCE]
-    return schedule_of(best(candidates).orders(), placed)
+    return schedule_of(best(candidates).orders, placed)
 
 
-def _stage(offsets: tuple[int, int, int, int], micro_batches: int) -> list[Pass]:
-    slots = [
-        (offset + _INTERVAL * m, Pass(*kind, m))
-        for offset, kind in zip(offsets, _PASSES, strict=True)
-        for m in range(micro_batches)
-    ]
-    return [wanted for _, wanted in sorted(slots)]
+def _stage(offsets: tuple[int, int, int, int], micro_batches: int) -> Order:
+    m = np.arange(micro_batches)
+    order = np.argsort(np.add.outer(offsets, _INTERVAL * m).ravel(), kind="stable")
+    slot, chunk = (np.repeat(column, micro_batches)[order] for column in zip(*_PASSES, strict=True))
+    return order_of(slot, chunk, np.tile(m, len(_PASSES))[order])

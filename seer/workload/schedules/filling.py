@@ -8,15 +8,15 @@ Parallelism", ICLR 2024, section 3.1).
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.workload.schedules.order import Costs, Order, Pass, Slot, order_of_passes
+from seer import _kernels
+from seer.workload.schedules import placing
+from seer.workload.schedules.order import Costs, Order, Slot, order_of
 
 PATIENCE = (1.0, 0.5, 1e-9)
 """The smallest idle time that is filled, in weight-gradient passes: only a gap that takes it
@@ -30,21 +30,17 @@ class Filled:
 
     Attributes
     ----------
-    passes : list of list of Pass
-        Per stage.
+    orders : tuple of Order
+        Per stage; none where the skeleton cannot run.
     span : float
         The longest time from a stage's first start to its last end, in the unit of the costs.
     makespan : float
         From the first start to the last end of all stages.
     """
 
-    passes: list[list[Pass]]
+    orders: tuple[Order, ...]
     span: float
     makespan: float
-
-    def orders(self) -> list[Order]:
-        """The programs as columns."""
-        return [order_of_passes(passes) for passes in self.passes]
 
 
 def best(candidates: Sequence[Filled]) -> Filled:
@@ -53,7 +49,7 @@ def best(candidates: Sequence[Filled]) -> Filled:
 
 
 def fill(
-    skeleton: Sequence[Sequence[Pass]],
+    skeleton: Sequence[Order],
     virtual_stage: NDArray[np.int32],
     costs: Costs,
     limit: int,
@@ -65,114 +61,83 @@ def fill(
     forward to its weight gradient. Weight gradients that the skeleton states stay where they are.
     A skeleton that cannot run, or cannot keep the limit, takes infinitely long.
     """
-    player = _Player(skeleton, virtual_stage, costs, limit, patience)
-    return player.play()
+    given = _given(skeleton, virtual_stage, costs, limit, patience)
+    state = _state(given)
+    begins = state.out_end.tolist()
+    worth = _kernels.worth_it(len(given.slot))
+    if not worth or not _kernels.run_linked(placing.LINKED, (given, state)):
+        lists = placing.State(*(column.tolist() for column in state))
+        placing.place(placing.Given(*(column.tolist() for column in given)), lists)
+        columns = zip(lists, state, strict=True)
+        state = placing.State(*(np.array(new, old.dtype) for new, old in columns))
+    if np.any(state.next < np.diff(given.start)):
+        return Filled((), float("inf"), float("inf"))
+    orders = tuple(
+        order_of(*(column[begin:end] for column in _program(state)))
+        for begin, end in zip(begins, state.out_end.tolist(), strict=True)
+    )
+    return Filled(
+        orders, float(np.max(state.now - np.maximum(state.first, 0.0))), float(np.max(state.now))
+    )
 
 
-class _Player:
-    """The play of one skeleton: one clock per stage, and the ends of the passes others wait for."""
+def _program(state: placing.State) -> tuple[NDArray[np.int64], ...]:
+    return state.out_slot, state.out_chunk, state.out_micro_batch
 
-    def __init__(
-        self,
-        skeleton: Sequence[Sequence[Pass]],
-        virtual_stage: NDArray[np.int32],
-        costs: Costs,
-        limit: int,
-        patience: float,
-    ) -> None:
-        self._skeleton = skeleton
-        self._placed: list[list[int]] = virtual_stage.tolist()
-        self._last = int(virtual_stage.max())
-        self._cost = {
-            Slot.forward: costs.forward,
-            Slot.input_grad: costs.input_grad,
-            Slot.weight_grad: costs.weight_grad,
-        }
-        self._limit, self._gap = limit, patience * costs.weight_grad
-        stages = len(skeleton)
-        self._next, self._live, self._now = [0] * stages, [0] * stages, [0.0] * stages
-        self._first: list[float | None] = [None] * stages
-        self._owed: list[deque[Pass]] = [deque() for _ in range(stages)]
-        self._stated = [any(p.slot == Slot.weight_grad for p in passes) for passes in skeleton]
-        self._passes: list[list[Pass]] = [[] for _ in range(stages)]
-        self._end: dict[tuple[Slot, int, int], float] = {}
-        self._waiting: dict[tuple[Slot, int, int], int] = {}
-        self._heads: list[tuple[float, int]] = []
 
-    def play(self) -> Filled:
-        stages = range(len(self._skeleton))
-        for stage in stages:
-            self._offer(stage)
-        while self._heads:
-            ready, stage = heapq.heappop(self._heads)
-            if not self._step(stage, ready):
-                break
-        stuck = any(self._next[s] < len(self._skeleton[s]) for s in stages)
-        if stuck:
-            return Filled([], float("inf"), float("inf"))
-        for stage in stages:
-            while self._owed[stage]:
-                self._run_weight(stage, self._owed[stage].popleft())
-        span = max(self._now[s] - (self._first[s] or 0.0) for s in stages)
-        return Filled(self._passes, span, max(self._now))
+def _given(
+    skeleton: Sequence[Order],
+    virtual_stage: NDArray[np.int32],
+    costs: Costs,
+    limit: int,
+    patience: float,
+) -> placing.Given:
+    slot, chunk, micro_batch = (
+        np.concatenate([getattr(order, name) for order in skeleton]).astype(np.int64)
+        for name in ("slot", "chunk", "micro_batch")
+    )
+    by_slot = [costs.forward, 0.0, costs.input_grad, costs.weight_grad]
+    stages, chunks = virtual_stage.shape
+    sizes = [stages, chunks, int(virtual_stage.max()) + 1, int(micro_batch.max()) + 1, limit]
+    return placing.Given(
+        slot=slot,
+        chunk=chunk,
+        micro_batch=micro_batch,
+        start=np.cumsum([0, *map(len, skeleton)]),
+        virtual=virtual_stage.ravel().astype(np.int64),
+        stated=np.array([int(np.any(o.slot == Slot.weight_grad)) for o in skeleton]),
+        cost=np.array([*by_slot, patience * costs.weight_grad]),
+        size=np.array(sizes),
+    )
 
-    def _offer(self, stage: int) -> None:
-        """Queue the next pass of a stage once what it needs from elsewhere has an end."""
-        if self._next[stage] == len(self._skeleton[stage]):
-            return
-        need = self._need(stage, self._skeleton[stage][self._next[stage]])
-        if need is None:
-            heapq.heappush(self._heads, (self._now[stage], stage))
-        elif need in self._end:
-            heapq.heappush(self._heads, (max(self._now[stage], self._end[need]), stage))
-        else:
-            self._waiting[need] = stage
 
-    def _need(self, stage: int, wanted: Pass) -> tuple[Slot, int, int] | None:
-        """The pass of a neighbouring virtual stage that this one waits for; None without."""
-        v, micro_batch = self._placed[stage][wanted.chunk], wanted.micro_batch
-        if wanted.slot == Slot.forward and v > 0:
-            return Slot.forward, v - 1, micro_batch
-        if wanted.slot == Slot.input_grad:
-            if v == self._last:
-                return Slot.forward, v, micro_batch
-            return Slot.input_grad, v + 1, micro_batch
-        return None
+def _state(given: placing.Given) -> placing.State:
+    stages, _, virtual_stages, micro_batches, _ = given.size.tolist()
+    # a stage runs what its skeleton says but for weight gradients, and one of these for each
+    # input gradient
+    by_stage = np.split(given.slot, given.start[1:-1])
+    gradients = [int(np.count_nonzero(slots == Slot.input_grad)) for slots in by_stage]
+    others = [int(np.count_nonzero(slots != Slot.weight_grad)) for slots in by_stage]
+    room = np.cumsum(np.add(gradients, others))
+    passes = 2 * virtual_stages * micro_batches
 
-    def _step(self, stage: int, ready: float) -> bool:
-        """Run weight gradients that fit before `ready`, then the next pass; False over limit."""
-        wanted = self._skeleton[stage][self._next[stage]]
-        if not self._stated[stage]:
-            while self._owed[stage] and ready - self._now[stage] >= self._gap:
-                self._run_weight(stage, self._owed[stage].popleft())
-        if wanted.slot == Slot.forward:
-            while self._live[stage] >= self._limit:
-                if self._stated[stage] or not self._owed[stage]:
-                    return False
-                self._run_weight(stage, self._owed[stage].popleft())
-        self._next[stage] += 1
-        if wanted.slot == Slot.weight_grad:
-            self._owed[stage].remove(wanted)
-            self._run_weight(stage, wanted)
-            self._offer(stage)
-            return True
-        start = max(self._now[stage], ready)
-        if self._first[stage] is None:
-            self._first[stage] = start
-        self._now[stage] = start + self._cost[wanted.slot]
-        self._passes[stage].append(wanted)
-        if wanted.slot == Slot.forward:
-            self._live[stage] += 1
-        else:
-            self._owed[stage].append(Pass(Slot.weight_grad, wanted.chunk, wanted.micro_batch))
-        key = wanted.slot, self._placed[stage][wanted.chunk], wanted.micro_batch
-        self._end[key] = self._now[stage]
-        self._offer(stage)
-        if key in self._waiting:
-            self._offer(self._waiting.pop(key))
-        return True
+    def none(size: int) -> NDArray[np.int64]:
+        return np.zeros(size, np.int64)
 
-    def _run_weight(self, stage: int, wanted: Pass) -> None:
-        self._passes[stage].append(wanted)
-        self._now[stage] += self._cost[Slot.weight_grad]
-        self._live[stage] -= 1
+    return placing.State(
+        next=none(stages),
+        live=none(stages),
+        now=np.zeros(stages),
+        first=np.full(stages, -1.0),
+        ready=np.full(stages, placing.NEVER),
+        owed_chunk=none(len(given.slot)),
+        owed_micro_batch=none(len(given.slot)),
+        owed_first=given.start[:-1].copy(),
+        owed_end=given.start[:-1].copy(),
+        end=np.full(passes, -1.0),
+        waiting=np.full(passes, -1),
+        out_slot=none(int(room[-1])),
+        out_chunk=none(int(room[-1])),
+        out_micro_batch=none(int(room[-1])),
+        out_end=np.concatenate([[0], room[:-1]]),
+    )

@@ -94,6 +94,16 @@ class Order:
         """bool[L]: slots that are a whole backward."""
         return np.equal(self.slot, Slot.backward)
 
+    def where(self, chosen: NDArray[np.bool_]) -> Order:
+        """The program without the other slots."""
+        return Order(
+            self.slot[chosen],
+            self.chunk[chosen],
+            self.micro_batch[chosen],
+            self.other_chunk[chosen],
+            self.other_micro_batch[chosen],
+        )
+
     def halves(self) -> tuple[NDArray[np.int64], Order]:
         """The program with each overlapped slot as a forward and then a backward.
 

@@ -13,6 +13,7 @@ from seer.workload.schedules.order import (
     Pass,
     Schedule,
     Slot,
+    order_of_passes,
     require_chunks,
     schedule_of,
     v_shape,
@@ -29,11 +30,11 @@ def zb_v(pp: int, vpp: int, micro_batches: int, costs: Costs = UNIT) -> Schedule
     """
     require_chunks("zb-v", vpp, 2)
     placed = v_shape(pp)
-    stated = [_stage(pp, stage, micro_batches) for stage in range(pp)]
+    stated = [order_of_passes(_stage(pp, stage, micro_batches)) for stage in range(pp)]
     candidates = [fill(stated, placed, costs, 2 * pp, 1.0)]
-    skeleton = [[p for p in passes if p.slot != Slot.weight_grad] for passes in stated]
+    skeleton = [order.where(order.slot != Slot.weight_grad) for order in stated]
     candidates += [fill(skeleton, placed, costs, 2 * pp, patience) for patience in PATIENCE]
-    return schedule_of(best(candidates).orders(), placed)
+    return schedule_of(best(candidates).orders, placed)
 
 
 def _stage(pp: int, stage: int, micro_batches: int) -> list[Pass]:

@@ -20,7 +20,6 @@ from seer.workload.schedules.order import (
     UNIT,
     Costs,
     Order,
-    Pass,
     Schedule,
     Slot,
     looped,
@@ -79,13 +78,12 @@ def _automatic(
             f"a limit of {pp} for the bubble of zb-1p, of {2 * pp} for that of zb-2p",
         )
     placed = looped(pp, 1)
-    orders = [_h1_order(pp, s, micro_batches) for s in range(pp)]
-    stated = [_passes_of(order) for order in orders]
+    stated = [_h1_order(pp, s, micro_batches) for s in range(pp)]
     candidates: list[Filled] = [fill(stated, placed, costs, limit, 1.0)]
     for warmups in _warmups(pp, micro_batches, costs, limit):
-        skeleton = [list(_alternating(warmup, micro_batches)) for warmup in warmups]
+        skeleton = [_alternating(warmup, micro_batches) for warmup in warmups]
         candidates += [fill(skeleton, placed, costs, limit, patience) for patience in PATIENCE]
-    return schedule_of(best(candidates).orders(), placed)
+    return schedule_of(best(candidates).orders, placed)
 
 
 def _h1_order(pp: int, stage: int, micro_batches: int) -> Order:
@@ -99,11 +97,6 @@ def _h1_order(pp: int, stage: int, micro_batches: int) -> Order:
     slots = [Slot.forward, Slot.input_grad, Slot.weight_grad]
     micro_batch = np.tile(m, 3)[order]
     return order_of(np.repeat(slots, micro_batches)[order], np.zeros_like(micro_batch), micro_batch)
-
-
-def _passes_of(order: Order) -> list[Pass]:
-    columns = order.slot.tolist(), order.chunk.tolist(), order.micro_batch.tolist()
-    return [Pass(Slot(s), c, m) for s, c, m in zip(*columns, strict=True)]
 
 
 def _warmups(pp: int, micro_batches: int, costs: Costs, limit: int) -> Iterator[list[int]]:
@@ -127,10 +120,11 @@ def _warmups(pp: int, micro_batches: int, costs: Costs, limit: int) -> Iterator[
         yield [min(warmup, micro_batches) for warmup in warmups]
 
 
-def _alternating(warmup: int, micro_batches: int) -> Iterator[Pass]:
-    for m in range(warmup):
-        yield Pass(Slot.forward, 0, m)
-    for m in range(micro_batches):
-        yield Pass(Slot.input_grad, 0, m)
-        if m + warmup < micro_batches:
-            yield Pass(Slot.forward, 0, m + warmup)
+def _alternating(warmup: int, micro_batches: int) -> Order:
+    """Warm up with forwards, then an input gradient and a forward in turn."""
+    m = np.arange(micro_batches)
+    place = np.concatenate([np.where(m < warmup, m, 2 * m - warmup + 1), warmup + 2 * m])
+    order = np.argsort(place, kind="stable")
+    micro_batch = np.tile(m, 2)[order]
+    slot = np.repeat([Slot.forward, Slot.input_grad], micro_batches)[order]
+    return order_of(slot, np.zeros_like(micro_batch), micro_batch)
