@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,9 +117,9 @@ class GraphBuilder:
 
         integers = (work_id, rank, layer, micro_batch, multiplicity)
         for column, value in zip(self._integers, integers, strict=True):
-            column.append(np.broadcast_to(np.asarray(value, np.int32), (size,)))
+            column.append(_column(value, size, np.int32))
         for floats, amount in zip(self._bytes, (alloc_bytes, free_bytes), strict=True):
-            floats.append(np.broadcast_to(np.asarray(amount, np.float64), (size,)))
+            floats.append(_column(amount, size, np.float64))
         self._count += size
         return first
 
@@ -161,6 +162,13 @@ class GraphBuilder:
             stream_name=tuple(name for _, name in self._stream_ids),
             ranks=ranks,
         )
+
+
+def _column(value: Any, size: int, dtype: type[np.generic]) -> NDArray[Any]:
+    """A column of one value, or of these values."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return value.astype(dtype, copy=False)
+    return np.full(size, value, dtype)
 
 
 def _joined(

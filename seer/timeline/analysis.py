@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,12 +49,22 @@ class Breakdown:
     @property
     def total_s(self) -> float:
         """The sum of the six. Seconds."""
-        return float(sum(astuple(self)))
+        return float(sum(self._parts()))
 
     def plus(self, other: Breakdown, times: float = 1.0) -> Breakdown:
         """Add `times` another breakdown."""
         return Breakdown(
-            *(a + times * b for a, b in zip(astuple(self), astuple(other), strict=True))
+            *(a + times * b for a, b in zip(self._parts(), other._parts(), strict=True))
+        )
+
+    def _parts(self) -> tuple[float, ...]:
+        return (
+            self.compute_s,
+            self.exposed_communication_s,
+            self.bubble_s,
+            self.optimizer_s,
+            self.host_s,
+            self.other_s,
         )
 
 
@@ -172,11 +182,13 @@ def _segments(
 ) -> list[_Part]:
     chosen = view.is_segment
     work_id = view.work_id[chosen]
-    used = np.unique(work_id)
-    for missing in used[~np.isin(used, list(inner))].tolist():
+    if not work_id.size:
+        return []
+    runs = np.bincount(work_id)
+    used = np.flatnonzero(runs)
+    for missing in (w for w in used.tolist() if w not in inner):
         raise UsageError(f"segment '{graph.work.name[missing]}' has no analysis of its own play")
     share = _uncovered_share(view.start_s[chosen], view.end_s[chosen])
-    runs = np.bincount(work_id)
     shares = np.bincount(work_id, weights=share)
     return [_Part(inner[w], int(runs[w]), float(shares[w])) for w in used.tolist()]
 

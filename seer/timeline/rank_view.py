@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,19 @@ _COMPUTING = COMPUTE | {OperatorKind.fixed}
 
 def of_kinds(kind: NDArray[np.int8], kinds: frozenset[OperatorKind]) -> NDArray[np.bool_]:
     """Which entries of `kind` are one of `kinds`."""
+    return _table(kinds)[kind]
+
+
+@cache
+def _table(kinds: frozenset[OperatorKind]) -> NDArray[np.bool_]:
     table = np.zeros(max(OperatorKind) + 1, np.bool_)
     table[list(kinds)] = True
-    return table[kind]
+    return table
+
+
+_SEGMENT = frozenset({OperatorKind.segment})
+_OPTIMIZER = frozenset({OperatorKind.optimizer})
+_HOST = frozenset({OperatorKind.host})
 
 
 @dataclass(frozen=True)
@@ -45,37 +56,40 @@ class RankView:
     @staticmethod
     def of(graph: OperatorGraph, timeline: Timeline, rank: int) -> RankView:
         """Every operator that sits in a stream of `rank`, once."""
-        mine = np.repeat(graph.stream_rank == rank, np.diff(graph.stream_ptr))
-        operator = np.unique(graph.stream_operator[mine])
+        mine = np.zeros(len(graph), np.bool_)
+        for stream in np.flatnonzero(graph.stream_rank == rank).tolist():
+            begin, end = graph.stream_ptr[stream : stream + 2]
+            mine[graph.stream_operator[begin:end]] = True
+        operator = np.flatnonzero(mine).astype(np.int32)
         start, work_id = timeline.start_s[operator], graph.work_id[operator]
         duration = timeline.duration_s[operator]
         kind = graph.work.kind[work_id]
         return RankView(operator, start, start + duration, duration, kind, work_id)
 
-    @property
+    @cached_property
     def is_segment(self) -> NDArray[np.bool_]:
         """bool[K]: collapsed pieces of the program."""
-        return of_kinds(self.kind, frozenset({OperatorKind.segment}))
+        return of_kinds(self.kind, _SEGMENT)
 
-    @property
+    @cached_property
     def is_compute(self) -> NDArray[np.bool_]:
         """bool[K]: kernels that compute, the optimizer's apart."""
         return of_kinds(self.kind, _COMPUTING)
 
-    @property
+    @cached_property
     def is_optimizer(self) -> NDArray[np.bool_]:
         """bool[K]."""
-        return of_kinds(self.kind, frozenset({OperatorKind.optimizer}))
+        return of_kinds(self.kind, _OPTIMIZER)
 
-    @property
+    @cached_property
     def is_communication(self) -> NDArray[np.bool_]:
         """bool[K]: collectives and transfers."""
         return of_kinds(self.kind, COMMUNICATION)
 
-    @property
+    @cached_property
     def is_host(self) -> NDArray[np.bool_]:
         """bool[K]."""
-        return of_kinds(self.kind, frozenset({OperatorKind.host}))
+        return of_kinds(self.kind, _HOST)
 
     def when(self, chosen: NDArray[np.bool_]) -> Intervals:
         """The instants at which one of the chosen operators runs."""

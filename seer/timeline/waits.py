@@ -34,6 +34,8 @@ def why_idle(
     begins after the gap on that chain is what the gap waits for; without one, a transfer between
     other ranks on the chain makes it a bubble too.
     """
+    if not len(gaps):
+        return np.zeros(0, np.int8)
     mine = np.zeros(len(graph), np.bool_)
     mine[view.operator] = True
     verdict = np.full(len(gaps), Wait.other, np.int8)

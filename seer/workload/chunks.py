@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -95,11 +95,8 @@ class ChunkWriter:
         modules = job.training.recompute_modules or ("core_attn",)
         self._again = modules if self._recompute == "selective" else ()
         self._layers: dict[LayerKind, Operators] = {}
-
-    def restart(self) -> Rows:
-        """Write the work of what follows into a new table, which is returned."""
-        self._rows = self._writer.rows = Rows()
-        return self._rows
+        self._sections: dict[str, Operators] = {}
+        self._programs: dict[tuple[str, LayerKind], Program] = {}
 
     def write(self, slot: Slot, kinds: Sequence[LayerKind], first: bool, last: bool) -> Segment:
         """The segment of one pass of a chunk; `first` has the embedding, `last` the head."""
@@ -110,7 +107,8 @@ class ChunkWriter:
         if slot == Slot.forward:
             parts = [self._arrival(first), *self._forward_parts(kinds, first, last)]
             return write_segment(name, self._rows, parts, saved, 0.0)
-        held = min(saved, sum(self.layer(k).weight_input_bytes for k in kinds))
+        inputs = {k: self.layer(k).weight_input_bytes for k in set(kinds)}
+        held = min(saved, sum(inputs[k] for k in kinds))
         if slot == Slot.weight_grad:
             parts = self._weight_parts(kinds)
             return write_segment(name, self._rows, parts, 0.0, held)
@@ -133,16 +131,48 @@ class ChunkWriter:
 
     def section(self, name: str) -> Operators:
         """The operators of a section outside the layers."""
-        return active_operators(self._template.sections[name], self._values)
+        if name not in self._sections:
+            self._sections[name] = active_operators(self._template.sections[name], self._values)
+        return self._sections[name]
+
+    def _once(
+        self, passes: str, kind: LayerKind, write: Callable[[Program, LayerKind], None]
+    ) -> Program:
+        """The program of one pass of a kind of layer, written at first use."""
+        if (passes, kind) not in self._programs:
+            program = Program()
+            write(program, kind)
+            self._programs[passes, kind] = program
+        return self._programs[passes, kind]
+
+    def _forward(self, program: Program, kind: LayerKind) -> None:
+        self._gather(program, self._layer_weights(kind))
+        self._writer.forward(program, self.layer(kind))
+
+    def _weights(self, program: Program, kind: LayerKind) -> None:
+        self._writer.weight_gradients(program, self.layer(kind))
+        self._accumulate(program, kind)
+        self._reduce(program, self._layer_weights(kind))
+
+    def _input_gradients(self, program: Program, kind: LayerKind) -> None:
+        self._backward(program, kind, weights=False)
+
+    def _backward(self, program: Program, kind: LayerKind, weights: bool = True) -> None:
+        if self._job.parallelism.reshard_after_forward:
+            self._gather(program, self._layer_weights(kind))
+        operators = self.layer(kind)
+        if self._recompute == "full":
+            self._writer.forward(program, operators)
+        self._writer.backward(program, operators, self._again, weights=weights)
+        if weights:
+            self._accumulate(program, kind)
+            self._reduce(program, self._layer_weights(kind))
 
     def _forward_parts(self, kinds: Sequence[LayerKind], first: bool, last: bool) -> list[Part]:
         parts = [self._outside("embedding", backward=False)] if first else []
         number = 0
         for kind, run in _runs(kinds):
-            program = Program()
-            self._gather(program, self._layer_weights(kind))
-            self._writer.forward(program, self.layer(kind))
-            parts.append(Part(program, run, number))
+            parts.append(Part(self._once("forward", kind, self._forward), run, number))
             number += run
         if last:
             parts += self._predictions(backward=False)
@@ -154,11 +184,7 @@ class ChunkWriter:
         parts: list[Part] = []
         number = len(kinds)
         for kind, run in reversed(_runs(kinds)):
-            program = Program()
-            self._writer.weight_gradients(program, self.layer(kind))
-            self._accumulate(program, kind)
-            self._reduce(program, self._layer_weights(kind))
-            parts.append(Part(program, run, number - 1, -1))
+            parts.append(Part(self._once("weights", kind, self._weights), run, number - 1, -1))
             number -= run
         return parts
 
@@ -168,18 +194,9 @@ class ChunkWriter:
         parts = [self._outside("head", backward=True, beside_embedding=first)] if last else []
         parts += self._predictions(backward=True) if last else []
         number = len(kinds)
+        name, write = ("backward", self._backward) if weights else ("input", self._input_gradients)
         for kind, run in reversed(_runs(kinds)):
-            program = Program()
-            if self._job.parallelism.reshard_after_forward:
-                self._gather(program, self._layer_weights(kind))
-            operators = self.layer(kind)
-            if self._recompute == "full":
-                self._writer.forward(program, operators)
-            self._writer.backward(program, operators, self._again, weights=weights)
-            if weights:
-                self._accumulate(program, kind)
-                self._reduce(program, self._layer_weights(kind))
-            parts.append(Part(program, run, number - 1, -1))
+            parts.append(Part(self._once(name, kind, write), run, number - 1, -1))
             number -= run
         parts += [self._outside("embedding", backward=True)] if first else []
         return parts
@@ -231,7 +248,8 @@ class ChunkWriter:
         return Operators((*self.section("prediction").items, *self.layer(kind).items))
 
     def _saved_bytes(self, kinds: Sequence[LayerKind], first: bool, last: bool) -> float:
-        saved = sum(self._kept_bytes(self.layer(k)) for k in kinds)
+        kept = {k: self._kept_bytes(self.layer(k)) for k in set(kinds)}
+        saved = sum(kept[k] for k in kinds)
         if "activations" in self._job.training.offload:
             saved = 0.0  # in host memory until backward
         extras = [n for n, present in (("embedding", first), ("head", last)) if present]

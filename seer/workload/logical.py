@@ -54,13 +54,12 @@ class Logical:
         `peer` is the stage at the other end of a transfer.
         """
         size = len(work_id)
-        if isinstance(copies, str):
-            copies = np.array(self.group(copies))
+        group = self.group(copies) if isinstance(copies, str) else copies
         columns = (self.work_id, self.stage, self.copies, self.layer, self.micro_batch, self.peer)
         for column, value in zip(
-            columns, (work_id, stage, copies, layer, micro_batch, peer), strict=True
+            columns, (work_id, stage, group, layer, micro_batch, peer), strict=True
         ):
-            column.append(np.broadcast_to(np.asarray(value, np.int64), (size,)))
+            column.append(_column(value, size))
         self.alloc_bytes.append(np.zeros(size))
         self.free_bytes.append(np.zeros(size))
         first, self.count = self.count, self.count + size
@@ -83,6 +82,13 @@ class Logical:
     def connect(self, before: NDArray[np.integer], after: NDArray[np.integer]) -> None:
         """Add edges, one for each pair."""
         self.edges.append((np.asarray(before, np.int64), np.asarray(after, np.int64)))
+
+
+def _column(value: NDArray[np.integer] | int, size: int) -> IntArray:
+    """A column of this value, or of these values."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return value.astype(np.int64, copy=False)
+    return np.full(size, value, np.int64)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from seer.graph.template import LayerTemplate
 from seer.memo import Known, Memo
 from seer.spec import Job
+from seer.workload.chunks import ChunkWriter
 from seer.workload.groups import STREAMS
 from seer.workload.passes import GroupColumns
 from seer.workload.program import Rows
@@ -19,6 +20,9 @@ MOST_SLOTS = 2_000_000
 
 MOST_OPERATORS = 8_000_000
 """Operators of all remembered segments: about 30 bytes each."""
+
+MOST_WRITERS = 256
+"""Writers of segments, each with the program of every pass of a layer."""
 
 REPLICAS = ("shard", "replicate", "edp")
 """Groups that grow with the replicas; segments use them only where something is sharded."""
@@ -34,7 +38,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Parts:
-    """Schedules and segments of earlier plans, each by everything that it was made from."""
+    """Schedules, segments and writers of earlier plans, each by all that it was made from."""
 
     schedules: Memo[Schedule] = field(
         default_factory=lambda: Memo(MOST_SLOTS, lambda schedule: len(schedule.passes))
@@ -42,6 +46,7 @@ class Parts:
     segments: Memo[Written] = field(
         default_factory=lambda: Memo(MOST_OPERATORS, lambda written: len(written.segment))
     )
+    writers: Memo[tuple[ChunkWriter, Rows]] = field(default_factory=lambda: Memo(MOST_WRITERS))
     known: Known = field(default_factory=Known)
 
     def key_of(self, job: Job, template: LayerTemplate, columns: GroupColumns) -> Hashable:

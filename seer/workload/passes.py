@@ -82,7 +82,7 @@ class PassWriter:
     """Writes the passes of a section for one job into `Program`s."""
 
     def __init__(self, job: Job, rows: Rows, groups: GroupColumns) -> None:
-        self.rows = rows
+        self._rows = rows
         self._storage = DType[job.training.storage]
         self._matrix = matrix_type(job.training.precision)
         self._overlap = job.framework.tp_overlap
@@ -215,7 +215,7 @@ class PassWriter:
             "dtype": int(self._storage),
             "train_pass": int(passes),
         }
-        return self.rows.id_of(
+        return self._rows.id_of(
             row | shape_columns(OperatorKind.gemm, shape, passes, self._storage.size_bytes)
         )
 
@@ -316,12 +316,12 @@ class PassWriter:
         row |= shape_columns(op.kind, values, passes, self._storage.size_bytes)
         if variant == "fp32_accumulate":
             row["hbm_bytes"] += ACCUMULATE_BYTES * row["batch"] * row["m"] * row["n"]
-        return self.rows.id_of(row)
+        return self._rows.id_of(row)
 
     def _communication_row(
         self, name: str, kind: OperatorKind, group: str, passes: Pass, message_bytes: float
     ) -> int:
-        return self.rows.id_of(
+        return self._rows.id_of(
             {
                 "name": name,
                 "kind": int(kind),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -198,7 +198,7 @@ class _Library:
         self._written: list[Written] = []
         self._kinds, self._codes = virtual_stage_kinds(job), virtual_stage_codes(job)
         self._job_key = parts.key_of(job, template, columns)
-        self._new_writer = cache(lambda: ChunkWriter(job, template, Rows(), columns))
+        self._job, self._template, self._columns = job, template, columns
         self._seen: dict[Hashable, int] = {}
         stages = schedule.virtual_stages
         self.segment_of = np.full((4, stages), -1, dtype=np.int32)
@@ -231,9 +231,19 @@ class _Library:
         return len(self.segments) - 1
 
     def _write(self, slot: Slot, kinds: Sequence[LayerKind], first: bool, last: bool) -> Written:
-        writer = self._new_writer()
-        rows = writer.restart()
-        return Written(writer.write(slot, kinds, first, last), rows)
+        writer, every = self._writer()
+        segment = writer.write(slot, kinds, first, last)
+        rows, work_id = every.of(segment.work_id)
+        return Written(replace(segment, work_id=work_id), rows)
+
+    def _writer(self) -> tuple[ChunkWriter, Rows]:
+        """The writer of segments of such jobs, and the table that it writes work into."""
+
+        def new() -> tuple[ChunkWriter, Rows]:
+            rows = Rows()
+            return ChunkWriter(self._job, self._template, rows, self._columns), rows
+
+        return self._parts.writers.get(self._job_key, new)
 
     def _overlap(self, schedule: Schedule) -> None:
         """Segments of the pairs that run together."""

@@ -34,6 +34,17 @@ class Rows:
         """What each row is made of, in their order."""
         return tuple(self._ids)
 
+    def of(self, work_id: NDArray[np.integer]) -> tuple[Rows, NDArray[np.int32]]:
+        """A table of the rows that operators use, in the order of use, and their numbers in it."""
+        used, first, number = np.unique(work_id, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        keys = self.keys
+        chosen = [int(i) for i in used[order].tolist()]
+        rows = Rows([self.rows[i] for i in chosen], {keys[i]: n for n, i in enumerate(chosen)})
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order))
+        return rows, place[number]
+
     def merge(self, other: Rows) -> NDArray[np.int32]:
         """The numbers here of all rows of another table, which are added where they are new."""
         ids, rows = self._ids, self.rows
