@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("no clock", deadline=None)
+settings.load_profile("no clock")
+"""How long an example takes says nothing of its answer: the first may compile code."""
 
 collect_ignore_glob = ["bench/*", "end_to_end/*"]
 """Scripts: they measure, and assert how much they measured."""
