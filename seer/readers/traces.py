@@ -167,6 +167,10 @@ def read_trace(
 
         json = found.format == "chakra_json"
         return read_chakra(found.paths, options, left_out=found.left_out, json=json)
+    if found.format == "execution_trace":
+        from seer.readers.execution_graph import read_execution_graph
+
+        return read_execution_graph(found.paths, options)
     if found.format == "seer_graph":
         from seer.readers.graph_file import read_traced
 

@@ -61,7 +61,7 @@ def print_trace_info(found: TraceSummary, console: Console) -> None:
     ]
     for label, text in lines:
         if text:
-            console.print(f"{label:<20}{escape(text)}", highlight=False)
+            console.print(f"{label:<20}{escape(text)}", highlight=False, soft_wrap=True)
 
 
 def _gaps(found: TraceSummary) -> str:

@@ -52,7 +52,9 @@ _BY_NAME = (
     (re.compile(r"all_?to_?all", re.I), CommType.ALL_TO_ALL),
     (re.compile(r"broadcast", re.I), CommType.BROADCAST),
 )
-_RANK = re.compile(r"\.(\d{1,9})\.(?:et|json)(?:\.gz)?$|(?:rank|_)(\d{1,9})\D*$", re.I)
+_RANK = re.compile(
+    r"\.(\d{1,6})\.et(?:\.gz)?$|^[^.]*\.(\d{1,6})\.json(?:\.gz)?$|rank[_-]?(\d{1,6})(?!\d)", re.I
+)
 
 
 def read_chakra(
@@ -94,7 +96,7 @@ def read_chakra(
 def rank_of(name: str, number: int) -> int:
     """The rank that a file name tells (`trace.3.et`), else its number among the files."""
     found = _RANK.search(name)
-    return int(found[1] or found[2]) if found else number
+    return int(found[1] or found[2] or found[3]) if found else number
 
 
 def _world(traces: Mapping[int, RankTrace], options: TraceOptions) -> int:
