@@ -11,7 +11,7 @@ from trace_writer import BF16, Tracer, product, sent
 
 from seer.calibration import Measurements
 from seer.errors import UnreadableError
-from seer.readers import kineto_events
+from seer.readers.kineto import events as kineto_events
 from seer.readers.measurements import read_measurements
 
 NCCL = Path(__file__).parent.parent / "traces" / "nccl"

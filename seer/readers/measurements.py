@@ -33,8 +33,8 @@ from seer.calibration.measurements import Measurements
 from seer.errors import UnreadableError
 from seer.readers import measurement_layouts as layouts
 from seer.readers.files import PathLike, decode, read_bytes
-from seer.readers.kineto_events import is_trace
-from seer.readers.kineto_measurements import Samples, read_samples, tables_of
+from seer.readers.kineto.events import is_trace
+from seer.readers.kineto.measurements import Samples, read_samples, tables_of
 from seer.readers.measurement_checks import unusable
 from seer.readers.measurement_json import is_measurements, read_measurement_json
 from seer.readers.nccl_tests import UNKNOWN_FABRIC, is_nccl_tests, read_nccl_tests

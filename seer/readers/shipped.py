@@ -22,6 +22,7 @@ FOLDERS = {
     "layers": "templates/layers",
     "fabrics": "templates/topologies",
     "racks": "templates/racks",
+    "traces": "templates/traces",
 }
 _SINGULAR = {kind.removesuffix("s"): kind for kind in FOLDERS}
 _SUFFIXES = (".json", ".json.gz", ".yaml", ".yml")

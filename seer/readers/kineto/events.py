@@ -4,14 +4,19 @@ The file is never decoded whole: `traceEvents` is cut between events and each pi
 structs that keep only the arguments named here. Writers put the same key first in every event; that
 key, unescaped after a closing brace, is where one event ends and the next begins. A file where this
 does not hold is decoded at once.
+
+Profilers until 2026 wrote names of Python frames with bare quotes and control characters in them
+(pytorch/pytorch#146900). A piece that is no JSON is therefore decoded event by event; frames that
+are broken are left out, broken names of other events are mended, and both are counted.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -27,6 +32,14 @@ _TAIL_BYTES = 4 * 2**20
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SPACE = re.compile(r"\s*")
 _FIRST_KEY = re.compile(rb'\s*\{\s*("[^"\\]*")\s*:')
+_NAME = re.compile(
+    rb'"name"\s*:\s*"(.*?)"(?=\s*,\s*"(?:pid|tid|ts|dur|ph|cat|args|id)"\s*:)', re.DOTALL
+)
+_PYTHON = b'"python_function"'
+_CONTROL = re.compile(rb"[\x00-\x1f]+")
+
+BROKEN_SHARE = 0.01
+"""A file with a larger share of broken events (frames of Python apart) is refused."""
 
 
 class Args(msgspec.Struct, gc=False):
@@ -49,6 +62,16 @@ class Args(msgspec.Struct, gc=False):
     group_name: Any = msgspec.field(default=None, name="Process Group Name")
     group_ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
     in_split: Any = msgspec.field(default=None, name="In split size")
+    group_about: Any = msgspec.field(default=None, name="Process Group Description")
+    rank_start: Any = msgspec.field(default=None, name="Global rank start")
+    rank_stride: Any = msgspec.field(default=None, name="Global rank stride")
+    from_rank: Any = msgspec.field(default=None, name="Src Rank")
+    to_rank: Any = msgspec.field(default=None, name="Dst Rank")
+    size_bytes: Any = msgspec.field(default=None, name="bytes")
+    record_function: Any = msgspec.field(default=None, name="Record function id")
+    sync_kind: Any = msgspec.field(default=None, name="cuda_sync_kind")
+    awaited_stream: Any = msgspec.field(default=None, name="wait_on_stream")
+    awaited_record: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
 
 
 _NO_ARGS = Args()
@@ -121,6 +144,8 @@ class Trace:
     where : str
         Name of the file.
     head : Head
+    repairs : counter
+        Events that were no JSON, by what was done; complete once `pieces` is exhausted.
     """
 
     where: str
@@ -130,6 +155,7 @@ class Trace:
     _end: int
     _boundary: re.Pattern[bytes] | None
     _events: tuple[Event, ...] = ()
+    repairs: Counter[str] = field(default_factory=Counter)
 
     def pieces(self) -> Iterator[list[Event]]:
         """Events in the order of the file, some ten thousand at a time.
@@ -147,9 +173,47 @@ class Trace:
             try:
                 events: list[Event] = msgspec.json.decode(b"[" + piece + b"]", type=list[Event])
             except (msgspec.DecodeError, RecursionError) as fault:
-                raise _broken(fault, self.where, at + (end - at - len(piece)) - 1) from None
+                before = at + (end - at - len(piece)) - 1
+                events = self._mended(piece, _broken(fault, self.where, before))
             yield events
             at = end
+
+    def _mended(self, piece: bytes, refusal: UnreadableError) -> list[Event]:
+        """The events of a piece that is no JSON, one by one. Raises `refusal` where too few are."""
+        assert self._boundary is not None
+        cuts = [cut.start() + 1 for cut in self._boundary.finditer(piece)]
+        events: list[Event] = []
+        broken = 0
+        for begin, end in zip([0, *cuts], [*cuts, len(piece)], strict=True):
+            text = piece[begin:end].strip(b", \t\r\n")
+            event = _decoded(text)
+            if event is None and _PYTHON in text:
+                self.repairs["broken frames of Python, left out"] += 1
+                continue
+            if event is None:
+                event = _decoded(_NAME.sub(_quoted, text))
+                if event is None:
+                    broken += 1
+                    self.repairs["broken events, left out"] += 1
+                    continue
+                self.repairs["broken names, mended"] += 1
+            events.append(event)
+        if broken > BROKEN_SHARE * (len(events) + broken):
+            raise refusal from None
+        return events
+
+
+def _decoded(text: bytes) -> Event | None:
+    try:
+        return msgspec.json.decode(text, type=Event)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _quoted(found: re.Match[bytes]) -> bytes:
+    """A name with its bare quotes and control characters escaped."""
+    bare = found[1].replace(b"\\", b"/").replace(b'"', b"'")
+    return b'"name": "' + _CONTROL.sub(b" ", bare) + b'"'
 
 
 def open_trace(data: bytes, where: str) -> Trace:

@@ -17,16 +17,17 @@ import numpy as np
 
 from seer.calibration.measurements import Measurements
 from seer.errors import UnreadableError
-from seer.readers.kineto_collectives import Collective, Occurrence, collective_of, rows_of
-from seer.readers.kineto_events import Event, Trace, number, open_trace
-from seer.readers.kineto_recipes import RECIPES, Call, Row, Unclear
+from seer.readers.kineto.collectives import Collective, Occurrence, collective_of, rows_of
+from seer.readers.kineto.events import Event, Trace, number, open_trace
+from seer.readers.kineto.recipes import RECIPES, Call, Row, Unclear
 
 SOURCE = "pytorch-profiler"
 
 _CALLS = ("cpu_op", "operator")
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "runtime", "xpu_runtime", "privateuse1_runtime")
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
-_BACKWARD = "autograd::engine::evaluate_function"
+BACKWARD = "autograd::engine::evaluate_function"
+"""How the names of the operators begin in which autograd runs the backward pass."""
 
 _REASONS_SHOWN = 20
 _FEWEST_FOR_SPREAD = 5
@@ -130,7 +131,7 @@ class _Collector:
 
     def _call(self, event: Event) -> None:
         name, link = str(event.name), _link(event)
-        if name.startswith(_BACKWARD):
+        if name.startswith(BACKWARD):
             span = (event.start_us, event.start_us + event.duration_us)
             self._backward[_thread(event)].append(span)
         if link is None:
@@ -189,7 +190,7 @@ class _Collector:
                 raise Unclear("its kernels took no time")
             if any("memcpy" in kernel.event.category for kernel in kernels):
                 raise Unclear("it copies between memories")
-            in_backward = _covers(spans.get(_thread(event), []), event.start_us)
+            in_backward = covers(spans.get(_thread(event), []), event.start_us)
             kind, row = RECIPES[event.name](Call(event.arguments, in_backward))
         except Unclear as reason:
             samples.count(f"{event.name}: {reason}", len(kernels), time_us)
@@ -213,7 +214,7 @@ def _thread(event: Event) -> tuple[str, str]:
     return str(event.pid), str(event.tid)
 
 
-def _covers(spans: Sequence[tuple[float, float]], at: float) -> bool:
+def covers(spans: Sequence[tuple[float, float]], at: float) -> bool:
     """Whether one of the spans, sorted and apart, holds a moment."""
     i = bisect_right(spans, (at, float("inf"))) - 1
     return i >= 0 and spans[i][0] <= at <= spans[i][1]

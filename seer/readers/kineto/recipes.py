@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seer.readers.kineto_events import Args
+from seer.readers.kineto.events import Args
 
 DTYPES = {
     "c10::BFloat16": "bf16",

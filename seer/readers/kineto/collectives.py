@@ -8,15 +8,15 @@ ranks that were not recorded nothing is known: then the shortest of all repeats 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from seer.readers.kineto_events import Args
-from seer.readers.kineto_recipes import LARGEST, Row, Unclear
+from seer.readers.kineto.events import Args
+from seer.readers.kineto.recipes import LARGEST, Row, Unclear
 
 ELEMENT_BYTES = {
     "float": ("fp32", 4),
@@ -111,15 +111,17 @@ def _group(args: Args) -> tuple[int, ...]:
 
 
 def _nodes(group: tuple[int, ...], gpus_of_host: int) -> int:
-    """Hosts that a group spans, with ranks numbered host by host. Raises Unclear."""
+    """Hosts that a group spans evenly. Raises Unclear."""
     if gpus_of_host < 2:
         raise Unclear("how many nodes its group spans is not known: the trace lists no or one GPU")
-    hosts: dict[int, int] = defaultdict(int)
-    for rank in group:
-        hosts[rank // gpus_of_host] += 1
-    if len(set(hosts.values())) > 1:
+    if len(set(Counter(rank // gpus_of_host for rank in group).values())) > 1:
         raise Unclear("its ranks are spread unevenly over the nodes")
-    return len(hosts)
+    return nodes_of(group, gpus_of_host)
+
+
+def nodes_of(group: tuple[int, ...], gpus_of_host: int) -> int:
+    """Hosts that a group spans, with ranks numbered host by host; 0 where a host is not known."""
+    return len({rank // gpus_of_host for rank in group}) if gpus_of_host > 0 else 0
 
 
 def rows_of(occurrences: Iterable[tuple[str, Occurrence]], fabric: str) -> list[Row]:
