@@ -109,6 +109,8 @@ class RankTrace:
         Not read: Python frames, counters, ...
     faults : mapping of fault to events
         Events that could not be used, and repairs.
+    is_on_host : bool
+        What stands for GPU operators are operators of the host (see `cpu`).
     """
 
     file: str
@@ -131,6 +133,7 @@ class RankTrace:
     size_bytes: NDArray[np.float64]
     skipped: Mapping[str, int]
     faults: Mapping[str, int]
+    is_on_host: bool = False
 
     def name(self, spans: Spans, i: int) -> str:
         """The name of event `i`."""

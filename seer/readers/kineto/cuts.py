@@ -176,6 +176,9 @@ def _call(
     begin, end, thread = float(calls.start_us[i]), float(calls.end_us[i]), int(calls.lane[i])
     name = trace.name(calls, i)
     by = end + CLOCK_US
+    if trace.is_on_host:
+        cuts.add("operators of the host", thread, begin, end, launched, True)
+        return
     if name.endswith(("DeviceSynchronize", "CtxSynchronize")):
         found = [queue.last(lane, begin, by) for lane in range(len(trace.streams))]
         sort = "device synchronisation"
@@ -272,7 +275,8 @@ def _silences(trace: RankTrace, launches: Launches, launching: list[int], cuts: 
             at = int(np.searchsorted(issued, end)) - 1
             newest = int(mine[at]) if at >= 0 else NONE
             done = float(launches.end_us[newest]) if newest >= 0 else -np.inf
-            polled = end - begin > POLL_GAP_US and begin < done <= end <= done + POLL_RETURN_US
+            polled = not trace.is_on_host and end - begin > POLL_GAP_US
+            polled = polled and begin < done <= end <= done + POLL_RETURN_US
             if polled and not moment > done:
                 cuts.add("polling", thread, begin, done, [newest], False)
             elif other >= 0:

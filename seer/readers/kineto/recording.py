@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from seer.graph import GraphBuilder, OperatorGraph
 from seer.readers.kineto.columns import NONE, RankTrace
 from seer.readers.kineto.communication import Patterns, read_patterns
+from seer.readers.kineto.cpu import on_host
 from seer.readers.kineto.join import Joined, join
 from seer.readers.kineto.rank_plan import RankPlan, plan_rank
 from seer.readers.kineto.steps import Marks, find_marks, step_of
@@ -25,7 +26,7 @@ MICRO = 1e-6
 
 
 @dataclass(frozen=True)
-class TracedGraph:
+class Recording:
     """What the profiler recorded, as an operator graph; times in seconds, 0 is the begin.
 
     Attributes
@@ -83,9 +84,9 @@ class TracedGraph:
     findings: Mapping[str, int]
 
 
-def trace_graph(
+def record(
     traces: Sequence[RankTrace], *, patterns: Patterns | None = None, step: str | None = None
-) -> TracedGraph:
+) -> Recording:
     """The graph of all ranks.
 
     Parameters
@@ -98,6 +99,7 @@ def trace_graph(
         The name of an annotation that marks the steps.
     """
     patterns = patterns or read_patterns()
+    traces = [trace if len(trace.gpu) else on_host(trace) for trace in traces]
     plans = tuple(plan_rank(trace, patterns) for trace in traces)
     joined = join(traces, [plan.communication for plan in plans])
     return _assemble(plans, joined, tuple(find_marks(t, step) for t in traces))
@@ -162,7 +164,7 @@ class _Rank:
     filler_of: Indices
 
 
-def _assemble(plans: tuple[RankPlan, ...], joined: Joined, marks: tuple[Marks, ...]) -> TracedGraph:
+def _assemble(plans: tuple[RankPlan, ...], joined: Joined, marks: tuple[Marks, ...]) -> Recording:
     works = works_of(plans)
     begins = [p.trace.span_us[0] - o for p, o in zip(plans, joined.offset_us, strict=True)]
     shift = -joined.offset_us - min(begins)
@@ -181,7 +183,7 @@ def _assemble(plans: tuple[RankPlan, ...], joined: Joined, marks: tuple[Marks, .
     for plan, place in zip(plans, places, strict=True):
         before, after = _edges(plan, place)
         before, after = stands_for[before], stands_for[after]
-        ordered = _precedes(start, sort, before, after)
+        ordered = _precedes(start, length, sort, before, after)
         dropped += int(np.count_nonzero(~ordered))
         builder.connect(index[before[ordered]], index[after[ordered]])
     for r, (plan, place) in enumerate(zip(plans, places, strict=True)):
@@ -203,7 +205,7 @@ def _assemble(plans: tuple[RankPlan, ...], joined: Joined, marks: tuple[Marks, .
     own_end = np.concatenate([other for _, other in raw]) * MICRO
     step, first = _steps(plans, places, marks, table, start)
     graph = builder.build(ranks=max(len(plans), 1))
-    return TracedGraph(
+    return Recording(
         graph=graph,
         works=works,
         duration_s=length[kept] * MICRO,
@@ -287,10 +289,18 @@ def _edges(plan: RankPlan, place: _Rank) -> tuple[Indices, Indices]:
     return np.concatenate(before), np.concatenate(after)
 
 
-def _precedes(start: Floats, sort: Indices, before: Indices, after: Indices) -> NDArray[np.bool_]:
-    """Whether edges go forward in recorded time: then no circle can close."""
+def _precedes(
+    start: Floats, length: Floats, sort: Indices, before: Indices, after: Indices
+) -> NDArray[np.bool_]:
+    """Whether edges go forward in recorded time: then no circle can close.
+
+    Of rows that begin at one moment the sort decides, then whether the first takes no time.
+    """
     same = start[before] == start[after]
-    lower = (sort[before] < sort[after]) | ((sort[before] == sort[after]) & (before < after))
+    instant = (length[before] == 0) & (length[after] > 0)
+    lower = (sort[before] < sort[after]) | (
+        (sort[before] == sort[after]) & ((before < after) | instant)
+    )
     found: NDArray[np.bool_] = (start[before] < start[after]) | (same & lower)
     return found
 
