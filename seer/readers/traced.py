@@ -93,6 +93,10 @@ class TraceOptions:
         be priced.
     compute_unit_s : float
         What one unit of computation in a workload text is.
+    step : str or None
+        The annotation that marks the steps of a profiler trace.
+    patterns : str or None
+        A file with patterns of kernel names that communicate (see `docs/formats.md`).
     """
 
     gpus: int | None = None
@@ -102,6 +106,8 @@ class TraceOptions:
     groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
     compute_unit_s: float = 1e-9
     look: bool = False
+    step: str | None = None
+    patterns: str | None = None
 
     def size_of(self, name: str) -> float | None:
         """The message size that the user gives for an operator without one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -138,7 +139,11 @@ def find_traces(path: str | os.PathLike[str]) -> TraceFiles:
 
 
 def read_trace(
-    path: str | os.PathLike[str], options: TraceOptions | None = None, *, every_rank: bool = False
+    path: str | os.PathLike[str],
+    options: TraceOptions | None = None,
+    *,
+    every_rank: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> Traced:
     """The graph of a trace, whatever its format.
 
@@ -148,6 +153,8 @@ def read_trace(
         What the user knows and the trace does not say.
     every_rank : bool
         Write out all ranks of a format in which one rank stands for all.
+    progress : callable, optional
+        Is told how far reading has come.
 
     Raises
     ------
@@ -171,6 +178,11 @@ def read_trace(
         from seer.readers.execution_graph import read_execution_graph
 
         return read_execution_graph(found.paths, options)
+    if found.format == "kineto":
+        from seer.readers.kineto.summary import read_kineto, traced
+
+        recording = read_kineto(found.paths, options, name=os.fspath(path), progress=progress)
+        return traced(recording)
     if found.format == "seer_graph":
         from seer.readers.graph_file import read_traced
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -199,10 +200,7 @@ def _one(
         size, dtype = _marked_size(trace, mark, kind)
         return (NONE if kind is None else int(kind)), group, (), size, dtype
     name = str(args.collective)
-    if name in NAMES:
-        kind = OperatorKind[NAMES[name][0]]
-    else:
-        kind = _told_kind(kind, [name], patterns)
+    kind = OperatorKind[NAMES[name][0]] if name in NAMES else _told_kind(kind, [name], patterns)
     members = _members(trace, args)
     if members:
         group = json.dumps(members)
@@ -281,6 +279,20 @@ def _marked_size(trace: RankTrace, mark: int, kind: OperatorKind | None) -> tupl
             dtype = known[0]
             total += float(np.prod(np.array(dims, np.float64))) * known[1]
     return (total if total > 0 else np.nan), dtype
+
+
+def group_label(members: tuple[int, ...], group: str, world_size: int) -> str:
+    """How a process group is called: "world", "8 ranks from 0 by 1", or its recorded name."""
+    if not members:
+        return group or "unknown"
+    if len(members) == world_size and world_size > 1:
+        return "world"
+    if len(members) == 2 and ">" in group:
+        return "transfers"
+    steps = {b - a for a, b in pairwise(members)}
+    if len(steps) == 1:
+        return f"{len(members)} ranks by {steps.pop()}"
+    return f"{len(members)} ranks"
 
 
 def innermost(

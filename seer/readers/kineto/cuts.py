@@ -1,8 +1,8 @@
 """What the host waits for: cuts in the time of its threads.
 
 Between two cuts a thread computes. A cut is a wait (a synchronisation, a blocking copy, polling, a
-full queue, another thread's work): the thread stops at `begin_us`, goes on at `base_us`, and what it
-waited for must have ended by then. The recorded length of a waiting call is no work of the host.
+full queue, another thread's work): the thread stops at `begin_us`, goes on at `base_us`, and what
+it waited for must have ended by then. The recorded length of a waiting call is no work of the host.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ CLOCK_US = 2.0
 """Host and GPU clocks of one trace agree this well: integer timestamps, and what syncs show."""
 
 IMPLIED_CALL_US = 50.0
-"""A call this long that ends with an operator has waited for it: a full queue, memory that is freed,
-a copy through pageable memory. Calls that do not wait take 2 to 20 us."""
+"""A call this long that ends with an operator has waited for it: a full queue, memory that is
+freed, a copy through pageable memory. Calls that do not wait take 2 to 20 us."""
 
 RETURN_US = 60.0
 """A waiting call returns at most this long after the operator it waited for ended (blocking

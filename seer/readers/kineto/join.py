@@ -21,8 +21,9 @@ from seer.readers.kineto.communication import Communication
 Floats = NDArray[np.float64]
 
 TOGETHER_US = 1000.0
-"""Kernels of one collective that end further apart than this, after the clocks are set, are not
-taken for one."""
+TOGETHER_SHARE = 0.1
+"""Kernels of one collective that end further apart than the first, and than this share of the
+longest of them, after the clocks are set, are not taken for one."""
 
 LARGEST_SHIFT = 16
 """Recordings may begin this many collectives apart."""
@@ -169,7 +170,8 @@ def _together(
     """Whether kernels can be one collective: all run at one moment, and end together."""
     start = np.array([starts[r][row] - offset[r] for r, row in pair.tolist()])
     end = np.array([ends[r][row] - offset[r] for r, row in pair.tolist()])
-    if end.min() < start.max() or end.max() - end.min() > TOGETHER_US:
+    most = max(TOGETHER_US, TOGETHER_SHARE * float((end - start).max()))
+    if end.min() < start.max() or end.max() - end.min() > most:
         alone["kernels that do not end together"] += len(pair)
         return False
     return True

@@ -26,8 +26,8 @@ LONGEST_LATENCY_US = 100.0
 """A launch into an idle stream that takes longer waits for something else."""
 
 LATENCY_RANGE = 4.0
-"""A launch may take up to this many times the median latency before the rest counts as unexplained:
-the 99th percentile of launches into idle streams is two to four medians in traces of V100 to H100."""
+"""A launch may take up to this many times the median latency of its trace; the rest counts as
+unexplained."""
 
 EARLIEST_US = -1000.0
 """An operator that starts this much before its call belongs to another one."""

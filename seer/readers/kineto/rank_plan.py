@@ -1,8 +1,8 @@
 """One rank as operators: what its threads compute, what its streams run, who waits for whom.
 
 A plan is the rank's part of the operator graph with the recorded times beside it, before the ranks
-are joined. The host computes from cut to cut; a segment that ends when a launch takes effect releases
-its operators, one that follows a wait begins when that which was awaited has ended.
+are joined. The host computes from cut to cut; a segment that ends when a launch takes effect
+releases its operators, one that follows a wait begins when that which was awaited has ended.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from seer.readers.kineto.communication import (
     Communication,
     Patterns,
     find_communication,
+    group_label,
     innermost,
 )
 from seer.readers.kineto.cuts import Cuts, find_cuts, signs_of_life
@@ -76,6 +77,15 @@ class RankPlan:
     host: HostPlan
     unexplained: Floats
     findings: Mapping[str, int]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """How the group of each communication is called."""
+        found = self.communication
+        return tuple(
+            group_label(members, group, self.trace.world_size)
+            for members, group in zip(found.members, found.group, strict=True)
+        )
 
 
 def plan_rank(trace: RankTrace, patterns: Patterns) -> RankPlan:

@@ -82,6 +82,8 @@ class Recording:
     plans: tuple[RankPlan, ...]
     joined: Joined
     findings: Mapping[str, int]
+    name: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 def record(

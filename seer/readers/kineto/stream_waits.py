@@ -2,10 +2,10 @@
 
 With `cuda_sync` events the waits are exact. Without, a call of cudaStreamWaitEvent tells neither
 stream nor event: the next operator that its thread launches is taken as the one that waits, and the
-last operator given to each other stream as the awaited, where the recording agrees. What an operator
-still starts too late is explained by the end of another stream's operator right before it, if there
-is one; then by a CUDA graph that was launched and whose kernels were not recorded; else it stays as
-a residual.
+last operator given to each other stream as the awaited, where the recording agrees. What an
+operator still starts too late is explained by the end of another stream's operator right before it,
+if there is one; then by a CUDA graph that was launched and whose kernels were not recorded; else it
+stays as a residual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 CLOCK_US = 1.0
-"""Timestamps of whole microseconds: an operator may seem to start this much before what it awaits."""
+"""Timestamps of whole microseconds: an operator may seem to start this much before its cause."""
 
 CLOSE_US = 10.0
 """An operator that starts within this after another stream's operator ended has waited for it, even

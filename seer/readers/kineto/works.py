@@ -1,7 +1,7 @@
 """The distinct work of traces: kernels with the shapes of the operators that launched them.
 
 A kernel gets the name of the operator it ran for, and its kind and sizes where a recipe tells them
-(see `recipes`). A row stands for equal kernels of equal calls; how long each took is not part of it.
+(see `recipes`). A row stands for equal kernels of equal calls; how long each took is no part of it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from seer.graph import DType, OperatorKind, Pass, WorkTable
 from seer.readers.kineto.collectives import nodes_of
 from seer.readers.kineto.columns import NONE, RankTrace
+from seer.readers.kineto.communication import group_label
 from seer.readers.kineto.measurements import BACKWARD, covers
 from seer.readers.kineto.recipes import RECIPES, Call, Unclear
 
@@ -40,6 +41,8 @@ class Works:
         W rows; no durations.
     is_sized : bool[W]
         Rows whose sizes are known, so that they can be priced for other hardware.
+    is_copy, communicates : bool[W]
+        Rows of copies and fills, and of communication.
     kernel : tuple of str
         Name of the kernel of each row; "" for rows of the host.
     gpu : per rank int32[G]
@@ -52,6 +55,8 @@ class Works:
 
     table: WorkTable
     is_sized: NDArray[np.bool_]
+    is_copy: NDArray[np.bool_]
+    communicates: NDArray[np.bool_]
     kernel: tuple[str, ...]
     gpu: tuple[NDArray[np.int32], ...]
     host: tuple[NDArray[np.int32], ...]
@@ -67,8 +72,9 @@ class _Table:
         self.rows: list[Mapping[str, Any]] = []
         self.sized: list[bool] = []
         self.kernel: list[str] = []
+        self.sort: list[str] = []
 
-    def add(self, row: Mapping[str, Any], is_sized: bool, kernel: str = "") -> int:
+    def add(self, row: Mapping[str, Any], is_sized: bool, kernel: str = "", sort: str = "") -> int:
         """The number of a row."""
         key = (kernel, *row.items())
         number = self.ids.setdefault(key, len(self.rows))
@@ -76,6 +82,7 @@ class _Table:
             self.rows.append(row)
             self.sized.append(is_sized)
             self.kernel.append(kernel)
+            self.sort.append(sort)
         return number
 
 
@@ -98,6 +105,8 @@ def works_of(plans: Sequence[RankPlan]) -> Works:
     return Works(
         table=WorkTable.from_rows(list(table.rows)),
         is_sized=np.array(table.sized, np.bool_),
+        is_copy=np.array([sort == "copy" for sort in table.sort], np.bool_),
+        communicates=np.array([sort == "communication" for sort in table.sort], np.bool_),
         kernel=tuple(table.kernel),
         gpu=gpu,
         host=host,
@@ -118,14 +127,16 @@ def _gpu_rows(plan: RankPlan, table: _Table) -> NDArray[np.int32]:
     names = trace.gpu.name_id.tolist()
     for i, asked in enumerate(parent.tolist()):
         if i in communication:
-            rows[i] = table.add(*_communication_row(plan, communication[i]))
+            rows[i] = table.add(*_communication_row(plan, communication[i]), "communication")
             continue
         shape = shapes.of(asked)
         size = -1.0 if np.isnan(trace.size_bytes[i]) else float(trace.size_bytes[i])
         sort = 0 if trace.is_kernel[i] else 1 if trace.is_copy[i] else 2
         key = (names[i], shape, int(size) if sort else -1)
         if key not in seen:
-            seen[key] = table.add(*_row(trace, i, asked, shapes, sort, size))
+            seen[key] = table.add(
+                *_row(trace, i, asked, shapes, sort, size), "copy" if sort else ""
+            )
         rows[i] = seen[key]
     return rows
 
@@ -264,20 +275,6 @@ def _communication_row(plan: RankPlan, i: int) -> tuple[dict[str, Any], bool, st
         "group_nodes": nodes,
     }
     return row, known, short_name(trace.name(trace.gpu, int(found.row[i])))
-
-
-def group_label(members: tuple[int, ...], group: str, world_size: int) -> str:
-    """How a process group is called: "world", "8 ranks from 0 by 1", or its recorded name."""
-    if not members:
-        return group or "unknown"
-    if len(members) == world_size and world_size > 1:
-        return "world"
-    if len(members) == 2 and ">" in group:
-        return "transfers"
-    steps = {b - a for a, b in zip(members, members[1:], strict=False)}
-    if len(steps) == 1:
-        return f"{len(members)} ranks by {steps.pop()}"
-    return f"{len(members)} ranks"
 
 
 _TEMPLATE = re.compile(r"^(?:void\s+)?([\w:~]+)")
