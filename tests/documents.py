@@ -9,7 +9,7 @@ Rules for writers of README.md and docs/:
 - A fenced block whose opening line names a file after the language (`yaml my-cluster.yaml`) is
   written to that file before the commands below it.
 - A `python` block is run.
-- Each document has a folder of its own, empty but for `docs/examples`.
+- Each document has a folder of its own, empty but for `docs/examples` and `traces`.
 
 Bars and the width of gaps do not count. Numbers agree within 1 %, or one unit of their last digit.
 
@@ -137,7 +137,8 @@ def python(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProces
 
 def furnish(folder: Path) -> None:
     """What a document may count on to lie in its folder."""
-    (folder / "docs").symlink_to(ROOT / "docs", target_is_directory=True)
+    for name in ("docs", "traces"):
+        (folder / name).symlink_to(ROOT / name, target_is_directory=True)
 
 
 def said(done: subprocess.CompletedProcess[str], fails: bool) -> list[str]:

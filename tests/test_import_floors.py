@@ -33,6 +33,7 @@ FLOORS = {
     "choose": 4,
     "plans": 4,
     "graph_forecast": 4,
+    "replay": 4,
     "validate": 5,
     "score": 5,
     "explain": 5,

@@ -70,6 +70,31 @@ class Spans:
     def __len__(self) -> int:
         return len(self.start_us)
 
+    def rows(self, rows: NDArray[np.int64]) -> Spans:
+        """Some of the events."""
+        return Spans(
+            self.start_us[rows],
+            self.end_us[rows],
+            self.name_id[rows],
+            self.lane[rows],
+            self.correlation[rows],
+            self.link[rows],
+            tuple(self.args[i] for i in rows.tolist()),
+        )
+
+    def joined(self, other: Spans) -> Spans:
+        """The events of both in order of start."""
+        both = Spans(
+            np.concatenate([self.start_us, other.start_us]),
+            np.concatenate([self.end_us, other.end_us]),
+            np.concatenate([self.name_id, other.name_id]),
+            np.concatenate([self.lane, other.lane]),
+            np.concatenate([self.correlation, other.correlation]),
+            np.concatenate([self.link, other.link]),
+            self.args + other.args,
+        )
+        return both.rows(np.lexsort((-both.end_us, both.start_us)))
+
     @property
     def duration_us(self) -> NDArray[np.float64]:
         """float64[N]."""
@@ -170,16 +195,16 @@ class _Rows:
         end = np.array(self.end, np.float64) - origin_us
         order = np.lexsort((-end, start))
         args = tuple(self.args[i] for i in order.tolist())
-        ids = [
-            np.array(column, dtype)[order]
-            for column, dtype in (
-                (self.name, np.int32),
-                (self.lane, np.int32),
-                (self.correlation, np.int64),
-                (self.link, np.int64),
-            )
-        ]
-        return Spans(start[order], end[order], *ids, args), order  # type: ignore[arg-type]
+        spans = Spans(
+            start_us=start[order],
+            end_us=end[order],
+            name_id=np.array(self.name, np.int32)[order],
+            lane=np.array(self.lane, np.int32)[order],
+            correlation=np.array(self.correlation, np.int64)[order],
+            link=np.array(self.link, np.int64)[order],
+            args=args,
+        )
+        return spans, order
 
 
 class _Collector:

@@ -1,7 +1,8 @@
 """A trace without a GPU: the operators of the host are what runs.
 
-Each operator that contains no other, and each collective of gloo, takes the place of a kernel that
-its thread launches and waits for. Then everything that holds for GPUs holds here.
+At each moment the innermost operator of a thread runs. Each piece of time of one innermost operator
+takes the place of a kernel that the thread launches and waits for; so do the collectives of gloo.
+Then everything that holds for GPUs holds here.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ def on_host(trace: RankTrace) -> RankTrace:
     marks = trace.marks
     words = np.array([name.startswith(BACKENDS) for name in trace.names], np.bool_)
     chosen = np.flatnonzero(words[marks.name_id]) if len(marks) else np.zeros(0, np.int64)
-    host = _joined(trace.host, marks, chosen)
-    rows = np.flatnonzero(_innermost(host))
-    numbers = np.arange(len(rows), dtype=np.int64)
-    gpu = _rows(host, rows)
-    gpu = replace(gpu, correlation=numbers, args=tuple(None for _ in rows))
+    host = trace.host.joined(marks.rows(chosen))
+    start, end, rows = _pieces(host)
+    gpu = replace(
+        host.rows(rows),
+        start_us=start,
+        end_us=end,
+        correlation=np.arange(len(rows), dtype=np.int64),
+        args=(None,) * len(rows),
+    )
     return replace(
         trace,
         host=host,
@@ -40,38 +45,39 @@ def on_host(trace: RankTrace) -> RankTrace:
     )
 
 
-def _joined(host: Spans, marks: Spans, chosen: NDArray[np.int64]) -> Spans:
-    """The operators with some annotations among them, in order of start."""
-    order = np.lexsort(
-        (
-            -np.concatenate([host.end_us, marks.end_us[chosen]]),
-            np.concatenate([host.start_us, marks.start_us[chosen]]),
-        )
-    )
-    args = [*host.args, *(marks.args[i] for i in chosen.tolist())]
-    return Spans(
-        *(
-            np.concatenate([getattr(host, column), getattr(marks, column)[chosen]])[order]
-            for column in ("start_us", "end_us", "name_id", "lane", "correlation", "link")
-        ),
-        args=tuple(args[i] for i in order.tolist()),
-    )
-
-
-def _rows(spans: Spans, rows: NDArray[np.int64]) -> Spans:
-    return Spans(
-        *(
-            getattr(spans, column)[rows]
-            for column in ("start_us", "end_us", "name_id", "lane", "correlation", "link")
-        ),
-        args=tuple(spans.args[i] for i in rows.tolist()),
-    )
-
-
-def _innermost(host: Spans) -> NDArray[np.bool_]:
-    """Which events contain no other of their thread: the next one begins after their end."""
-    found = np.ones(len(host), np.bool_)
+def _pieces(
+    host: Spans,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Begin, end and row of `host` of each piece of time, in order of begin."""
+    found: list[tuple[float, float, int]] = []
     for lane in np.unique(host.lane):
-        rows = np.flatnonzero(host.lane == lane)
-        found[rows[:-1]] = host.start_us[rows[1:]] >= host.end_us[rows[:-1]]
-    return found & (host.end_us > host.start_us)
+        rows = np.flatnonzero(host.lane == lane).tolist()
+        start, end = host.start_us[rows].tolist(), host.end_us[rows].tolist()
+        found += _of_thread(rows, start, end)
+    order = sorted(found)
+    return (
+        np.array([piece[0] for piece in order], np.float64),
+        np.array([piece[1] for piece in order], np.float64),
+        np.array([piece[2] for piece in order], np.int64),
+    )
+
+
+def _of_thread(
+    rows: list[int], start: list[float], end: list[float]
+) -> list[tuple[float, float, int]]:
+    """The pieces of one thread: a stack of open operators, the innermost last."""
+    found: list[tuple[float, float, int]] = []
+    stack: list[tuple[float, int]] = []
+    moment = -np.inf
+    for row, begin, over in zip([*rows, -1], [*start, np.inf], [*end, np.inf], strict=True):
+        while stack and stack[-1][0] <= begin:
+            closes, inner = stack.pop()
+            if closes > moment:
+                found.append((moment, closes, inner))
+                moment = closes
+        if stack and begin > moment:
+            found.append((moment, begin, stack[-1][1]))
+        moment = max(moment, begin)
+        # a child that lasts longer than its parent, by rounding, ends with it
+        stack.append((min(over, stack[-1][0]) if stack else over, row))
+    return found

@@ -234,8 +234,8 @@ def _synchronised(
     if row >= 0:
         args = trace.syncs.args[row]
         record = NONE if args is None else _integer(args.awaited_record)
-        at = np.flatnonzero(calls.correlation == record) if record >= 0 else []
-        moment = float(calls.start_us[at[0]]) if len(at) else begin
+        recorded = calls.start_us[(calls.correlation == record) & (record >= 0)]
+        moment = float(recorded[0]) if len(recorded) else begin
         lane = int(trace.syncs.lane[row])
         if args is not None and _integer(args.awaited_stream) >= 0:
             device = _integer(args.device)
@@ -290,7 +290,8 @@ def signs_of_life(trace: RankTrace, thread: int) -> tuple[Floats, NDArray[np.boo
 
     It works where an event that contains no other lasts up to its own end.
     """
-    spans = [s for s in (trace.host, trace.calls) if len(s)]
+    # without a GPU the calls are operators of the host once more
+    spans = [s for s in (trace.host, *(() if trace.is_on_host else (trace.calls,))) if len(s)]
     start = np.concatenate([s.start_us[s.lane == thread] for s in spans] or [np.zeros(0)])
     end = np.concatenate([s.end_us[s.lane == thread] for s in spans] or [np.zeros(0)])
     times = np.concatenate([start, end])

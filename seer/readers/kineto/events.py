@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -31,6 +32,8 @@ _TAIL_BYTES = 4 * 2**20
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SPACE = re.compile(r"\s*")
+_LIST_END = re.compile(rb"\}\s*\](?=\s*[,}])")
+_ENDS_TRIED = 100
 _FIRST_KEY = re.compile(rb'\s*\{\s*("[^"\\]*")\s*:')
 _NAME = re.compile(
     rb'"name"\s*:\s*"(.*?)"(?=\s*,\s*"(?:pid|tid|ts|dur|ph|cat|args|id)"\s*:)', re.DOTALL
@@ -252,10 +255,19 @@ def _tail(data: bytes, begin: int, boundary: re.Pattern[bytes]) -> tuple[int, by
                 break
             at = _blank(text, at + 1)
     except (ValueError, RecursionError):
-        return None
+        return _end_of_list(data, last)
     if text[at : at + 1] != "]":
         return None
     return last + len(text[:end].encode()), text[at + 1 :].encode()
+
+
+def _end_of_list(data: bytes, last: int) -> tuple[int, bytes] | None:
+    """As `_tail`, where the last event itself is broken: the first end that leaves a whole head."""
+    for found in islice(_LIST_END.finditer(data, last), _ENDS_TRIED):
+        after = data[found.end() :]
+        if _head(b"{" + after.lstrip(b" ,\t\r\n") if b":" in after else b"{}") is not None:
+            return found.start() + 1, after
+    return None
 
 
 def _blank(text: str, at: int) -> int:
@@ -289,6 +301,11 @@ def _broken(fault: Exception, where: str, before: int) -> UnreadableError:
         return f"byte {int(found[1]) + before}"
 
     why = re.sub(r"byte (\d+)", moved, text)
-    what = "the trace is truncated" if "truncated" in text else "the trace is not JSON of this form"
+    if isinstance(fault, RecursionError):
+        return UnreadableError("the trace is nested too deeply", where=where)
+    if "truncated" in text:
+        hint = "it was cut off while it was written or copied"
+        return UnreadableError("the trace is truncated", where=where, hint=hint)
+    what = "the trace is not JSON of this form"
     hint = "older profilers break on quotes in names of Python frames: record without with_stack"
     return UnreadableError(what, where=where, why=why, hint=hint)

@@ -28,6 +28,9 @@ longest of them, after the clocks are set, are not taken for one."""
 LARGEST_SHIFT = 16
 """Recordings may begin this many collectives apart."""
 
+LEAST_OVERLAP = 0.75
+"""... and the shorter recording has this share of its collectives in common with the longer."""
+
 ROUNDS = 20
 """Of setting the clocks; each halves what is left at least."""
 
@@ -130,10 +133,10 @@ def _best_shift(own: Floats, base: Floats) -> int:
     best, least = 0, np.inf
     for shift in range(max(-2, spare - LARGEST_SHIFT), min(spare + 2, LARGEST_SHIFT) + 1):
         low, high = max(0, shift), min(len(base), len(own) + shift)
-        if high - low < 1:
+        if high - low < LEAST_OVERLAP * min(len(base), len(own)):
             continue
         apart = own[low - shift : high - shift] - base[low:high]
-        spread = float(np.median(np.abs(apart - np.median(apart))))
+        spread = float(np.mean(np.abs(apart - np.median(apart))))
         if spread < least - 1e-9:
             best, least = shift, spread
     return best
@@ -157,7 +160,8 @@ def _clocks(pairs: Sequence[NDArray[np.int64]], ends: Sequence[Floats], ranks: i
         offset += step
         if np.abs(step).max() < 0.05:
             break
-    return offset - offset[0]
+    settled: Floats = offset - offset[0]
+    return settled
 
 
 def _together(

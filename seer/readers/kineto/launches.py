@@ -9,6 +9,7 @@ into an idle stream.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +83,9 @@ def find_launches(trace: RankTrace) -> Launches:
     foreign = gpu.start_us - begin < EARLIEST_US
     call[foreign], begin[foreign] = NONE, np.nan
     # old profilers write the correlation into both fields: then the id names no operator
-    is_linked = 2 * np.count_nonzero(gpu.link == gpu.correlation) < len(gpu)
+    is_linked = not trace.is_on_host and 2 * np.count_nonzero(gpu.link == gpu.correlation) < len(
+        gpu
+    )
     by_id = _lookup(host.link, gpu.link) if is_linked else np.full(len(gpu), NONE, np.int64)
     thread = np.where(
         call >= 0, _take(calls.lane, call), np.where(by_id >= 0, _take(host.lane, by_id), NONE)
@@ -118,7 +121,7 @@ def _lookup(known: Indices, wanted: Indices) -> Indices:
     return np.where(found, rows[first[at]], NONE)
 
 
-def _take(column: NDArray[np.generic], rows: Indices, other: float = 0) -> NDArray[np.generic]:
+def _take(column: NDArray[Any], rows: Indices, other: float = 0) -> NDArray[Any]:
     """Values of rows; `other` where the row is -1."""
     if not len(column):
         return np.full(len(rows), other, column.dtype)

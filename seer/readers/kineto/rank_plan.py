@@ -111,7 +111,10 @@ def plan_rank(trace: RankTrace, patterns: Patterns) -> RankPlan:
 
 def _parents(trace: RankTrace, launches: Launches) -> Indices:
     host = trace.host
-    inside = innermost(host.lane, host.start_us, host.end_us, launches.thread, launches.launch_us)
+    moment = launches.launch_us
+    if trace.is_on_host:  # a piece of an operator may begin where a child of it ends
+        moment = 0.5 * (trace.gpu.start_us + trace.gpu.end_us)
+    inside = innermost(host.lane, host.start_us, host.end_us, launches.thread, moment)
     return np.where(launches.host >= 0, launches.host, inside)
 
 

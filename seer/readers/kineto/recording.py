@@ -143,7 +143,7 @@ class _Table:
         self.count += len(start)
         return first
 
-    def joined(self, columns: list[NDArray[np.generic]]) -> NDArray[Any]:
+    def joined(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """One array of all."""
         return np.concatenate(columns) if columns else np.zeros(0)
 
