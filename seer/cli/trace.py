@@ -62,7 +62,6 @@ def info(
 
     Example: seer trace info docs/examples/workload.txt
     """
-    from dataclasses import replace
 
     from seer.readers.given import parse_given
     from seer.readers.traces import read_trace
