@@ -39,7 +39,8 @@ class ModelSpec:
     layers, hidden, heads, kv_heads, head_dim, ffn_hidden, vocab : int
         `ffn_hidden` is that of the dense MLP; `vocab` the padded vocabulary of the logits GEMM.
     activation : str
-        "gelu", "relu", "squared_relu" (plain MLP of two matrices), "swiglu", "geglu" (gated).
+        "gelu", "relu", "squared_relu" (plain MLP of two matrices), "swiglu", "geglu",
+        "clamped_swiglu" (gated; the last limits both halves first, as gpt-oss does).
     norm, position : str
         "layer_norm" or "rms_norm"; "rope" or "learned".
     experts, top_k, expert_ffn_hidden, shared_ffn_hidden : int
@@ -76,12 +77,13 @@ class ModelSpec:
     window: int = 0
     window_period: int = 1
     mtp_layers: int = 0
+    expert_bias: bool = False
     source: str = ""
 
     @property
     def gated(self) -> bool:
         """Whether the MLP has a gate (three matrices)."""
-        return self.activation in ("swiglu", "geglu")
+        return self.activation in ("swiglu", "geglu", "clamped_swiglu")
 
     def layer_kind(self, layer: int) -> LayerKind:
         """What layer number `layer` (from 0) is."""
@@ -227,6 +229,10 @@ class ParallelismSpec:
         With zero 3, whether backward gathers the parameters again.
     schedule : str
         "gpipe", "1f1b", "interleaved", ...
+    dispatcher : str
+        How tokens reach their experts: "alltoall" (sorted, then every copy sent by an all-to-all),
+        "deepep" (kernels that send a token once to each rank: DeepEP, HybridEP); "" = the choice
+        of the framework preset.
     layers_per_stage : tuple of int
         Layers of each virtual stage in pipeline order (pp * vpp numbers); empty = an even split.
     """
@@ -244,6 +250,7 @@ class ParallelismSpec:
     shard_group: int = 0
     reshard_after_forward: bool = True
     schedule: str = "1f1b"
+    dispatcher: str = ""
     layers_per_stage: tuple[int, ...] = ()
 
     @property
@@ -294,6 +301,11 @@ class FrameworkSpec:
     bucket_parameters, bucket_parameters_per_dp : int
         Parameters per gradient bucket: the larger of the first and of dp times the second;
         0 = one bucket.
+    dispatchers : mapping of NVLink-domain size to dispatcher
+        The entry of the largest size up to the domain of the cluster holds; none = "deepep".
+    ep_overlap : str
+        "never"; "between_nodes" (dispatch and combine run beside the other pass of another
+        micro-batch where experts are spread over nodes: the schedule is then combined-1f1b).
     grad_bytes, param_bytes, optimizer_bytes : mapping of precision to bytes per parameter
         Held in memory.
     grad_reduce_bytes : mapping of precision to bytes per parameter on the wire
@@ -320,6 +332,8 @@ class FrameworkSpec:
     tp_overlap: str = "none"
     dp_overlap: bool = False
     param_gather_overlap: bool = False
+    dispatchers: Mapping[str, str] = field(default_factory=dict)
+    ep_overlap: str = "never"
     bucket_parameters: int = 0
     bucket_parameters_per_dp: int = 0
     param_bytes: Mapping[str, float] = field(default_factory=dict)

@@ -77,6 +77,7 @@ class _Parallelism(Spec):
     shard_group: Size = 0
     reshard_after_forward: bool = True
     schedule: str | None = None
+    dispatcher: Literal["", "alltoall", "deepep"] = ""
     layers_per_stage: Annotated[list[Annotated[int, Field(ge=0)]], Field(default_factory=list)]
 
 
@@ -353,8 +354,20 @@ def _plan(spec: _Job, draft: Job, place: str, choose: Choose | None) -> tuple[Pa
     values = given.model_dump()
     values["dp"] = dp
     values["schedule"] = schedule_name(given.schedule, given.vpp, f"{place}: parallelism")
+    if given.schedule is None and _overlaps_experts(draft, values):
+        values["schedule"] = "combined-1f1b"
     values["layers_per_stage"] = tuple(given.layers_per_stage)
     return ParallelismSpec(**values), ""
+
+
+def _overlaps_experts(draft: Job, plan: Mapping[str, Any]) -> bool:
+    """Whether the preset hides expert communication behind another micro-batch in this plan.
+
+    As Megatron-Core requires for it: no pipeline, or virtual stages.
+    """
+    spread = (plan["etp"] or plan["tp"]) * plan["ep"] > draft.cluster.devices_per_node
+    wanted = draft.framework.ep_overlap == "between_nodes" and draft.model.experts > 0
+    return wanted and spread and plan["ep"] > 1 and (plan["pp"] == 1 or plan["vpp"] > 1)
 
 
 def _default_length(model: ModelSpec) -> int:

@@ -28,6 +28,7 @@ from seer.spec import FrameworkSpec, LatentAttention, ModelSpec
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 Recompute = Literal["none", "selective", "full"]
+Dispatcher = Literal["alltoall", "deepep"]
 Size = Annotated[int, Field(ge=0, le=10**9)]
 """A count that may be zero: the feature is absent."""
 
@@ -49,7 +50,9 @@ class _Model(Spec):
     head_dim: Count | None = None
     ffn_hidden: Count
     vocab: Count
-    activation: Literal["gelu", "relu", "squared_relu", "swiglu", "geglu"] = "gelu"
+    activation: Literal[
+        "gelu", "relu", "squared_relu", "swiglu", "geglu", "clamped_swiglu"
+    ] = "gelu"
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
     position: Literal["rope", "learned"] = "learned"
     tied_embeddings: bool = True
@@ -63,6 +66,7 @@ class _Model(Spec):
     window: Size = 0
     window_period: Count = 1
     mtp_layers: Annotated[int, Field(ge=0, le=64)] = 0
+    expert_bias: bool = False
     source: str = ""
 
 
@@ -107,6 +111,8 @@ _FRAMEWORK_CHOICES: dict[str, Any] = {
     "p2p": Literal["blocking", "overlap"],
     "tp_overlap": Literal["none", "dgrad", "pipelined"],
     "recompute": Recompute,
+    "dispatchers": dict[Annotated[str, Field(pattern=r"^[0-9]{1,6}$")], Dispatcher],
+    "ep_overlap": Literal["never", "between_nodes"],
     "bucket_parameters": Annotated[int, Field(ge=0)],
     "optimizer_traffic_bytes": Annotated[float, Field(ge=0)],
     "step_overhead_s": Seconds,

@@ -51,6 +51,10 @@ def template_values(job: Job) -> dict[str, float]:
         "v_head_dim": mla.v_head_dim if mla else 0,
         "window": 0,
         "gated": float(model.gated),
+        "clamped": float(model.activation == "clamped_swiglu"),
+        "expert_bias": float(model.expert_bias),
+        "fused_experts": 0.0,
+        "alltoall": float(dispatcher(job) == "alltoall"),
         "rope": float(model.position == "rope"),
         "learned_positions": float(model.position == "learned"),
         "tp": parallelism.tp,
@@ -62,6 +66,14 @@ def template_values(job: Job) -> dict[str, float]:
         "cp_all_to_all": float(parallelism.cp_comm == "a2a"),
         "sequence_parallel": float(parallelism.sequence_parallel),
     } | dict(job.framework.parameters)
+
+
+def dispatcher(job: Job) -> str:
+    """How the tokens of this job reach their experts: "alltoall" or "deepep"."""
+    domain = job.cluster.devices_per_node
+    sizes = [int(size) for size in job.framework.dispatchers if int(size) <= domain]
+    preset = job.framework.dispatchers[str(max(sizes))] if sizes else "deepep"
+    return job.parallelism.dispatcher or preset
 
 
 def imbalance(job: Job) -> float:

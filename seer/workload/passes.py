@@ -301,7 +301,10 @@ class PassWriter:
         name = f"{op.name} {passes.name}"
         if op.kind in COMMUNICATION:
             message_bytes = values["message_bytes"] * share
-            return self._communication_row(name, op.kind, op.group, passes, message_bytes)
+            variant = self._variants.get(op.variant, op.variant)
+            return self._communication_row(
+                name, op.kind, op.group, passes, message_bytes, variant
+            )
         narrow = _has_weight(op, values) and not values.get("precise")
         variant = self._variants.get(op.variant, op.variant)
         if passes == Pass.wgrad and self._accumulates:
@@ -319,7 +322,13 @@ class PassWriter:
         return self._rows.id_of(row)
 
     def _communication_row(
-        self, name: str, kind: OperatorKind, group: str, passes: Pass, message_bytes: float
+        self,
+        name: str,
+        kind: OperatorKind,
+        group: str,
+        passes: Pass,
+        message_bytes: float,
+        variant: str = "",
     ) -> int:
         return self._rows.id_of(
             {
@@ -327,6 +336,7 @@ class PassWriter:
                 "kind": int(kind),
                 "dtype": int(self._storage),
                 "train_pass": int(passes),
+                "variant": variant,
                 "group": group,
                 "message_bytes": message_bytes,
                 **communication_columns(kind, self._groups[group]),

@@ -37,7 +37,7 @@ def accumulates_in_gemm(job: Job) -> bool:
 
 def role_variants(job: Job) -> dict[str, str]:
     """Which measured kernel plays each role of the layer template, for this model and framework."""
-    activation = {"geglu": "swiglu", "relu": "squared_relu"}.get(
+    activation = {"geglu": "swiglu", "clamped_swiglu": "swiglu", "relu": "squared_relu"}.get(
         job.model.activation, job.model.activation
     )
     roles = {

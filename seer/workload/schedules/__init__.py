@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from seer.workload.schedules.combined import combined_1f1b
 from seer.workload.schedules.controllable import v_half, v_min
 from seer.workload.schedules.dual_pipe import dualpipe, dualpipev
 from seer.workload.schedules.flush import gpipe, interleaved, one_f_one_b
@@ -21,6 +22,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
+    "combined-1f1b": combined_1f1b,
     "zb-h1": zb_h1,
     "zb-1p": zb_1p,
     "zb-2p": zb_2p,

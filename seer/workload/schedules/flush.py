@@ -26,7 +26,7 @@ from seer.workload.schedules.order import (
 
 def gpipe(pp: int, vpp: int, micro_batches: int, costs: Costs = UNIT) -> Schedule:
     """All forwards, then all backwards. Holds every micro-batch's activations."""
-    order = _with_warmup(pp, vpp, micro_batches, vpp * micro_batches)
+    order = with_warmup(pp, vpp, micro_batches, vpp * micro_batches)
     return schedule_of([order] * pp, looped(pp, vpp))
 
 
@@ -35,7 +35,7 @@ def one_f_one_b(pp: int, vpp: int, micro_batches: int, costs: Costs = UNIT) -> S
     require_chunks("1f1b", vpp, 1)
     return schedule_of(
         (
-            _with_warmup(pp, vpp, micro_batches, min(pp - stage - 1, micro_batches))
+            with_warmup(pp, vpp, micro_batches, min(pp - stage - 1, micro_batches))
             for stage in range(pp)
         ),
         looped(pp, vpp),
@@ -60,11 +60,11 @@ def interleaved(pp: int, vpp: int, micro_batches: int, costs: Costs = UNIT) -> S
         for stage in range(pp)
     )
     return schedule_of(
-        (_with_warmup(pp, vpp, micro_batches, warmup) for warmup in warmups), looped(pp, vpp)
+        (with_warmup(pp, vpp, micro_batches, warmup) for warmup in warmups), looped(pp, vpp)
     )
 
 
-def _with_warmup(pp: int, vpp: int, micro_batches: int, warmup: int) -> Order:
+def with_warmup(pp: int, vpp: int, micro_batches: int, warmup: int) -> Order:
     """`warmup` forwards, then one forward and one backward in turn, then the other backwards.
 
     Forward k of a stage is chunk (k mod pp*vpp) // pp of micro-batch (k // (pp*vpp)) * pp + k mod

@@ -1,0 +1,70 @@
+"""1F1B with the forward of one micro-batch run together with the backward of another.
+
+Source: Megatron-Core, megatron/core/pipeline_parallel/combined_1f1b.py and
+`--overlap-moe-expert-parallel-comm`: in the steady phase of (interleaved) 1F1B, or over the
+micro-batches of a stage without a pipeline, each forward runs beside the next backward, so that the
+all-to-all of one hides under the computation of the other. Every stage warms up with one forward
+more, so that the two never are the same micro-batch's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seer.workload.schedules.flush import interleaved, one_f_one_b, with_warmup
+from seer.workload.schedules.order import (
+    UNIT,
+    Costs,
+    Order,
+    Pass,
+    Schedule,
+    Slot,
+    order_of_passes,
+    refuse,
+    schedule_of,
+)
+
+
+def combined_1f1b(pp: int, vpp: int, micro_batches: int, costs: Costs = UNIT) -> Schedule:
+    """(Interleaved) 1F1B in pairs; needs vpp above 1 where pp is, as Megatron-Core does."""
+    if pp > 1 and vpp == 1:
+        refuse(
+            f"the schedule combined-1f1b cannot run {pp} stages of one model chunk",
+            "a stage would wait for the gradient of the forward that it runs beside",
+            "parallelism.vpp above 1, or 1f1b",
+        )
+    plain = interleaved(pp, vpp, micro_batches) if vpp > 1 else one_f_one_b(pp, vpp, micro_batches)
+    orders = (
+        _in_pairs(with_warmup(pp, vpp, micro_batches, min(_warmup(order) + 1, len(order) // 2)))
+        for order in plain.orders
+    )
+    return schedule_of(orders, plain.virtual_stage)
+
+
+def _warmup(order: Order) -> int:
+    """Forwards before the first backward, but for the one that belongs to its pair."""
+    first = int(np.argmax(order.slot == Slot.backward))
+    return first if first == len(order) // 2 else first - 1
+
+
+def _in_pairs(order: Order) -> Order:
+    """The program with each forward that a backward follows made one slot with it."""
+    forward = order.slot == Slot.forward
+    paired = np.zeros(len(order), bool)
+    start = int(np.argmax(~forward)) - 1  # the steady phase: a forward and a backward in turn
+    if start >= 0 and not forward[-1]:
+        ends = np.flatnonzero(forward)[-1]
+        paired[start : ends + 1 : 2] = forward[start : ends + 1 : 2]
+    passes, skip = [], False
+    for i, (slot, chunk, micro_batch) in enumerate(
+        zip(order.slot.tolist(), order.chunk.tolist(), order.micro_batch.tolist(), strict=True)
+    ):
+        if skip:
+            skip = False
+        elif paired[i] and not forward[i + 1]:
+            other = int(order.chunk[i + 1]), int(order.micro_batch[i + 1])
+            passes.append(Pass(Slot.overlapped, chunk, micro_batch, *other))
+            skip = True
+        else:
+            passes.append(Pass(Slot(slot), chunk, micro_batch))
+    return order_of_passes(passes)
