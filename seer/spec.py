@@ -78,6 +78,7 @@ class ModelSpec:
     window_period: int = 1
     mtp_layers: int = 0
     expert_bias: bool = False
+    rope_concentration: float = 1.0
     source: str = ""
 
     @property

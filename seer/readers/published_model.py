@@ -11,7 +11,14 @@ from seer.readers.files import read_structured
 from seer.readers.published_words import count_of
 
 Row = Mapping[str, str]
-_ARCHITECTURE = ("norm", "position", "activation", "tied_embeddings")
+_ARCHITECTURE = (
+    "rope_concentration",
+    "expert_bias",
+    "norm",
+    "position",
+    "activation",
+    "tied_embeddings",
+)
 _LATENT = {
     "q_lora": "q_lora_rank",
     "kv_lora": "kv_lora_rank",

@@ -50,9 +50,9 @@ class _Model(Spec):
     head_dim: Count | None = None
     ffn_hidden: Count
     vocab: Count
-    activation: Literal[
-        "gelu", "relu", "squared_relu", "swiglu", "geglu", "clamped_swiglu"
-    ] = "gelu"
+    activation: Literal["gelu", "relu", "squared_relu", "swiglu", "geglu", "clamped_swiglu"] = (
+        "gelu"
+    )
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
     position: Literal["rope", "learned"] = "learned"
     tied_embeddings: bool = True
@@ -67,6 +67,7 @@ class _Model(Spec):
     window_period: Count = 1
     mtp_layers: Annotated[int, Field(ge=0, le=64)] = 0
     expert_bias: bool = False
+    rope_concentration: Annotated[float, Field(ge=1.0, le=100.0)] = 1.0
     source: str = ""
 
 

@@ -302,9 +302,7 @@ class PassWriter:
         if op.kind in COMMUNICATION:
             message_bytes = values["message_bytes"] * share
             variant = self._variants.get(op.variant, op.variant)
-            return self._communication_row(
-                name, op.kind, op.group, passes, message_bytes, variant
-            )
+            return self._communication_row(name, op.kind, op.group, passes, message_bytes, variant)
         narrow = _has_weight(op, values) and not values.get("precise")
         variant = self._variants.get(op.variant, op.variant)
         if passes == Pass.wgrad and self._accumulates:

@@ -35,6 +35,16 @@ def accumulates_in_gemm(job: Job) -> bool:
     )
 
 
+def unfused_rope(job: Job) -> bool:
+    """Whether rotary positions are applied operator by operator.
+
+    Transformer Engine's kernel knows no concentration factor: Megatron-Core then takes its eager
+    path (megatron/core/models/common/embeddings/rope_utils.py).
+    """
+    compiled = bool(job.framework.parameters.get("compiled"))
+    return job.model.rope_concentration != 1.0 and not compiled
+
+
 def role_variants(job: Job) -> dict[str, str]:
     """Which measured kernel plays each role of the layer template, for this model and framework."""
     activation = {"geglu": "swiglu", "clamped_swiglu": "swiglu", "relu": "squared_relu"}.get(
@@ -48,6 +58,7 @@ def role_variants(job: Job) -> dict[str, str]:
         else "residual_add",
         "softmax_core": "causal_softmax",
         "loss": "cross_entropy",
+        "rope": "rope_eager" if unfused_rope(job) else "rope",
     }
     named = {role: job.framework.variants.get(variant, variant) for role, variant in roles.items()}
     return (
