@@ -35,6 +35,9 @@ _KIN = {
 """Data types whose products run at the same rate on the same tensor cores."""
 
 
+_ACCUMULATES = "/fp32_accumulate"
+
+
 def price_gemms(
     work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
 ) -> None:
@@ -74,7 +77,7 @@ def price_gemms(
 
 def _price_named(work: WorkTable, rows: Rows, curves: Indexed, sheet: Sheet) -> Rows:
     """Fill rows whose variant names a software stack, or `stack/variant`; returns the rows left."""
-    names = np.array([work.variant[i] for i in rows.tolist()], object)
+    names = np.array([work.variant[i].removesuffix(_ACCUMULATES) for i in rows.tolist()], object)
     left = np.ones(len(rows), bool)
     for index, curve in curves:
         own = [f"{curve.stack}/{curve.variant}", *[curve.stack] * (curve.variant in _PLAIN)]
@@ -128,8 +131,10 @@ def _add_accumulation(
     work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
 ) -> None:
     """Weight gradients that add to an fp32 buffer: the part of its traffic that shows."""
-    adds = np.array([work.variant[i] == "fp32_accumulate" for i in rows.tolist()], bool)
-    mine = rows[adds]
+    adds = np.array([f"/{work.variant[i]}".endswith(_ACCUMULATES) for i in rows.tolist()], bool)
+    # A curve of weight gradients was measured with what it adds to.
+    whole = [i for i, c in enumerate(calibration.curves) if getattr(c, "train_pass", "") == "wgrad"]
+    mine = rows[adds & ~np.isin(sheet.curve[rows], whole)]
     if not len(mine):
         return
     elements = work.m[mine].astype(np.float64) * work.n[mine] * np.maximum(work.batch[mine], 1)

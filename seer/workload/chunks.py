@@ -29,43 +29,52 @@ def template_values(job: Job) -> dict[str, float]:
     """The numbers that a layer template may name: shapes, parallel sizes, framework switches."""
     model, training, parallelism = job.model, job.training, job.parallelism
     mla = model.mla
-    return {
-        "micro_batch": training.micro_batch,
-        "sequence": training.sequence_length,
-        "dtype_bytes": DType[training.storage].size_bytes,
-        "routing_imbalance": imbalance(job),
-        "hidden": model.hidden,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "ffn": model.ffn_hidden,
-        "vocab": model.vocab,
-        "experts": model.experts,
-        "top_k": model.top_k,
-        "expert_ffn": model.expert_ffn_hidden,
-        "shared_ffn": model.shared_ffn_hidden,
-        "q_lora_rank": mla.q_lora_rank if mla else 0,
-        "kv_lora_rank": mla.kv_lora_rank if mla else 0,
-        "qk_nope_head_dim": mla.qk_nope_head_dim if mla else 0,
-        "qk_rope_head_dim": mla.qk_rope_head_dim if mla else 0,
-        "v_head_dim": mla.v_head_dim if mla else 0,
-        "window": 0,
-        "gated": float(model.gated),
-        "clamped": float(model.activation == "clamped_swiglu"),
-        "expert_bias": float(model.expert_bias),
-        "fused_experts": 0.0,
-        "alltoall": float(dispatcher(job) == "alltoall"),
-        "rope": float(model.position == "rope"),
-        "learned_positions": float(model.position == "learned"),
-        "tp": parallelism.tp,
-        "cp": parallelism.cp,
-        "ep": parallelism.ep,
-        "etp": parallelism.expert_tp,
-        "cp_p2p": float(parallelism.cp_comm == "p2p"),
-        "cp_all_gather": float(parallelism.cp_comm == "all_gather"),
-        "cp_all_to_all": float(parallelism.cp_comm == "a2a"),
-        "sequence_parallel": float(parallelism.sequence_parallel),
-    } | dict(job.framework.parameters)
+    return (
+        {
+            "micro_batch": training.micro_batch,
+            "sequence": training.sequence_length,
+            "dtype_bytes": DType[training.storage].size_bytes,
+            "routing_imbalance": imbalance(job),
+            "hidden": model.hidden,
+            "heads": model.heads,
+            "kv_heads": model.kv_heads,
+            "head_dim": model.head_dim,
+            "ffn": model.ffn_hidden,
+            "vocab": model.vocab,
+            "experts": model.experts,
+            "top_k": model.top_k,
+            "expert_ffn": model.expert_ffn_hidden,
+            "shared_ffn": model.shared_ffn_hidden,
+            "q_lora_rank": mla.q_lora_rank if mla else 0,
+            "kv_lora_rank": mla.kv_lora_rank if mla else 0,
+            "qk_nope_head_dim": mla.qk_nope_head_dim if mla else 0,
+            "qk_rope_head_dim": mla.qk_rope_head_dim if mla else 0,
+            "v_head_dim": mla.v_head_dim if mla else 0,
+            "window": 0,
+            "gated": float(model.gated),
+            "clamped": float(model.activation == "clamped_swiglu"),
+            "expert_bias": float(model.expert_bias),
+            "alltoall": float(dispatcher(job) == "alltoall"),
+            "rope": float(model.position == "rope"),
+            "learned_positions": float(model.position == "learned"),
+            "tp": parallelism.tp,
+            "cp": parallelism.cp,
+            "ep": parallelism.ep,
+            "etp": parallelism.expert_tp,
+            "cp_p2p": float(parallelism.cp_comm == "p2p"),
+            "cp_all_gather": float(parallelism.cp_comm == "all_gather"),
+            "cp_all_to_all": float(parallelism.cp_comm == "a2a"),
+            "sequence_parallel": float(parallelism.sequence_parallel),
+        }
+        | dict(job.framework.parameters)
+        | {"fused_experts": fused_experts(job)}
+    )
+
+
+def fused_experts(job: Job) -> float:
+    """1 where activation and quantisation run in the experts' GEMM: quantised types alone."""
+    quantised = job.training.precision in ("mxfp8", "nvfp4")
+    return job.framework.parameters.get("fused_experts", 0.0) if quantised else 0.0
 
 
 def dispatcher(job: Job) -> str:

@@ -307,12 +307,15 @@ class PassWriter:
         variant = self._variants.get(op.variant, op.variant)
         if passes == Pass.wgrad and self._accumulates:
             variant = "fp32_accumulate"
+        plain = op.kind == OperatorKind.gemm and not op.variant
+        stack = self._variants.get("gemm", "") if plain else ""
+        kernel = f"{stack}/{variant}" if stack and variant else stack or variant
         row: dict[str, Any] = {
             "name": name,
             "kind": int(op.kind),
             "dtype": int(self._matrix if narrow else self._storage),
             "train_pass": int(passes),
-            "variant": variant,
+            "variant": kernel,
         }
         row |= shape_columns(op.kind, values, passes, self._storage.size_bytes)
         if variant == "fp32_accumulate":
