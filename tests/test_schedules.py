@@ -18,6 +18,7 @@ LETTERS = {
     Slot.weight_grad: "W",
 }
 TWO_CHUNKS = {"zb-v", "v-half", "v-min", "dualpipev"}
+LOOPED = {"gpipe", "interleaved", "combined-1f1b"}
 
 
 def spelled(order: Order) -> str:
@@ -42,7 +43,9 @@ def drawn(draw: st.DrawFn) -> tuple[str, int, int, int, Costs]:
         vpp = 2
     elif name in ("gpipe", "interleaved"):
         vpp = draw(st.integers(1, 3))
-    if name == "interleaved":
+    elif name == "combined-1f1b" and pp > 1:
+        vpp = draw(st.integers(2, 3))
+    if name == "interleaved" or (vpp > 1 and name == "combined-1f1b"):
         micro_batches = pp * draw(st.integers(1, 3))
     elif name.startswith("dualpipe"):
         micro_batches = 2 * pp + 2 * draw(st.integers(0, 4))
@@ -98,7 +101,7 @@ def test_each_stage_runs_forward_then_gradients_of_a_micro_batch(
 
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_sixteen_stages_and_128_micro_batches_are_laid_out_whole(name: str) -> None:
-    vpp = 2 if name in TWO_CHUNKS | {"interleaved"} else 1
+    vpp = 2 if name in TWO_CHUNKS | {"interleaved", "combined-1f1b"} else 1
     schedule = SCHEDULES[name](16, vpp, 128)
     passes = vpp * 128  # DualPipe: two chunks, each for half of the micro-batches
     for order in schedule.orders:
@@ -187,7 +190,7 @@ def test_neighbouring_virtual_stages_are_on_neighbouring_stages_or_one(
         at = stage[np.argsort(held)]
         assert sorted(held.tolist()) == list(range(pp * vpp))
         steps = np.abs(np.diff(at))
-        assert (steps <= (pp - 1 if name in ("gpipe", "interleaved") else 1)).all()
+        assert (steps <= (pp - 1 if name in LOOPED else 1)).all()
 
 
 @pytest.mark.parametrize(

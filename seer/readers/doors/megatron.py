@@ -50,11 +50,27 @@ def _parallelism(args: Arguments, notes: list[str]) -> dict[str, Any]:
     if args.whole("num_experts", "num_moe_experts", default=0):
         plan["ep"] = args.whole("expert_model_parallel_size", default=1, least=1)
         plan["etp"] = args.whole("expert_tensor_parallel_size", default=0)
+        plan |= _dispatch(args, notes)
+        if args.switch("overlap_moe_expert_parallel_comm"):
+            plan["schedule"] = "combined-1f1b"
+        else:
+            plan["schedule"] = "interleaved" if plan["vpp"] > 1 else "1f1b"
     word = next(iter(args.words("cp_comm_type")), "p2p")
     plan["cp_comm"] = _CP_COMM.get(word, "p2p")
     if word not in _CP_COMM:
         notes.append(f"context-parallel communication {word!r} is forecast as p2p")
     return plan
+
+
+def _dispatch(args: Arguments, notes: list[str]) -> dict[str, str]:
+    """How tokens reach their experts, where the flags say it."""
+    kind = args.text("moe_token_dispatcher_type")
+    args.get("moe_flex_dispatcher_backend")
+    if kind == "flex" or args.switch("moe_enable_deepep"):
+        return {"dispatcher": "deepep"}
+    if kind == "allgather":
+        notes.append("tokens gathered to every expert rank are forecast as an all-to-all")
+    return {"dispatcher": "alltoall"} if kind else {}
 
 
 def _virtual_stages(args: Arguments, pp: int) -> int:

@@ -57,13 +57,17 @@ def megatron_model(args: Arguments, tp: int) -> dict[str, Any]:
 def _activation(args: Arguments) -> str:
     if args.switch("swiglu"):
         return "swiglu"
+    clamped = bool(args.get("activation_func_clamp_value"))
+    if args.switch("quick_geglu"):
+        return "clamped_swiglu" if clamped else "swiglu"
     if args.switch("squared_relu"):
         return "squared_relu"
     function = args.get("activation_func")  # Megatron-Bridge writes the function itself
     name = str(function.get("_target_", "") if isinstance(function, dict) else function or "")
     gated = args.switch("gated_linear_unit")
     if name.endswith("silu") or name.endswith("quick_gelu"):
-        return "swiglu" if gated else "gelu"
+        plain = "clamped_swiglu" if clamped else "swiglu"
+        return plain if gated else "gelu"
     if name.endswith("squared_relu"):
         return "squared_relu"
     return "geglu" if gated else "gelu"

@@ -62,6 +62,9 @@ def _model(model: ModelSpec) -> Iterator[str]:
     position = "rope" if model.position == "rope" else "learned_absolute"
     yield f"--position-embedding-type {position}"
     yield f"--normalization {'RMSNorm' if model.norm == 'rms_norm' else 'LayerNorm'}"
+    if model.activation == "clamped_swiglu":
+        yield "--quick-geglu"
+        yield "--activation-func-clamp-value 7.0"
     if model.activation in ("swiglu", "squared_relu"):
         yield "--swiglu" if model.activation == "swiglu" else "--squared-relu"
     if not model.tied_embeddings:
@@ -114,6 +117,11 @@ def _parallelism(job: Job) -> Iterator[str]:
         yield f"--expert-model-parallel-size {plan.ep}"
         if plan.etp:
             yield f"--expert-tensor-parallel-size {plan.etp}"
+        if plan.dispatcher:
+            flex = plan.dispatcher == "deepep"
+            yield f"--moe-token-dispatcher-type {'flex' if flex else 'alltoall'}"
+        if plan.schedule == "combined-1f1b":
+            yield "--overlap-moe-expert-parallel-comm"
     if plan.zero:
         yield "--use-distributed-optimizer"
     if plan.zero > 1:
@@ -185,6 +193,8 @@ _WHEN_ABSENT: dict[str, Any] = {
     "optimizer": "adam",
     "ep": 1,
     "cp_comm": "p2p",
+    "dispatcher": "",
+    "rope_concentration": 1.0,
     "reshard_after_forward": True,
     "routing_imbalance": 1.0,
     "recompute_modules": [],

@@ -34,11 +34,11 @@ def combined_1f1b(pp: int, vpp: int, micro_batches: int, costs: Costs = UNIT) ->
             "parallelism.vpp above 1, or 1f1b",
         )
     plain = interleaved(pp, vpp, micro_batches) if vpp > 1 else one_f_one_b(pp, vpp, micro_batches)
-    orders = (
-        _in_pairs(with_warmup(pp, vpp, micro_batches, min(_warmup(order) + 1, len(order) // 2)))
-        for order in plain.orders
+    total = vpp * micro_batches
+    warmups = (min(_warmup(order) + 1, total) for order in plain.orders)
+    return schedule_of(
+        (_in_pairs(with_warmup(pp, vpp, micro_batches, w), w) for w in warmups), plain.virtual_stage
     )
-    return schedule_of(orders, plain.virtual_stage)
 
 
 def _warmup(order: Order) -> int:
@@ -47,24 +47,16 @@ def _warmup(order: Order) -> int:
     return first if first == len(order) // 2 else first - 1
 
 
-def _in_pairs(order: Order) -> Order:
-    """The program with each forward that a backward follows made one slot with it."""
-    forward = order.slot == Slot.forward
-    paired = np.zeros(len(order), bool)
-    start = int(np.argmax(~forward)) - 1  # the steady phase: a forward and a backward in turn
-    if start >= 0 and not forward[-1]:
-        ends = np.flatnonzero(forward)[-1]
-        paired[start : ends + 1 : 2] = forward[start : ends + 1 : 2]
-    passes, skip = [], False
-    for i, (slot, chunk, micro_batch) in enumerate(
+def _in_pairs(order: Order, warmup: int) -> Order:
+    """The program with each forward of the steady phase made one slot with what follows it."""
+    cells = list(
         zip(order.slot.tolist(), order.chunk.tolist(), order.micro_batch.tolist(), strict=True)
-    ):
-        if skip:
-            skip = False
-        elif paired[i] and not forward[i + 1]:
-            other = int(order.chunk[i + 1]), int(order.micro_batch[i + 1])
-            passes.append(Pass(Slot.overlapped, chunk, micro_batch, *other))
-            skip = True
-        else:
-            passes.append(Pass(Slot(slot), chunk, micro_batch))
-    return order_of_passes(passes)
+    )
+    passes = [Pass(Slot(slot), chunk, micro) for slot, chunk, micro in cells]
+    steady = range(warmup, len(passes) - warmup, 2)
+    pairs = [passes[i]._replace(slot=Slot.overlapped) for i in steady]
+    both = [
+        pair._replace(other_chunk=passes[i + 1].chunk, other_micro_batch=passes[i + 1].micro_batch)
+        for i, pair in zip(steady, pairs, strict=True)
+    ]
+    return order_of_passes([*passes[:warmup], *both, *passes[len(passes) - warmup :]])

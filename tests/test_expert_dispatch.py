@@ -1,0 +1,126 @@
+"""How tokens reach their experts, what hides it, and what biased, limited experts add."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from seer.forecast import forecast, lay_out
+from seer.readers import read_job, read_layer_template
+from seer.spec import Job
+from seer.workload import SCHEDULES, Slot
+
+SMALL = {
+    "model": {
+        "name": "small",
+        "layers": 4,
+        "hidden": 1024,
+        "heads": 8,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "ffn_hidden": 2048,
+        "vocab": 32000,
+        "activation": "swiglu",
+        "norm": "rms_norm",
+        "position": "rope",
+        "experts": 32,
+        "top_k": 4,
+        "expert_ffn_hidden": 512,
+    },
+    "training": {"sequence_length": 1024, "micro_batch": 1, "global_batch": 64},
+    "cluster": "dgx-h100",
+    "gpus": 16,
+    "framework": "megatron-core",
+}
+
+
+def job(ep: int, *edits: str, **model: object) -> Job:
+    spec = SMALL | {"model": SMALL["model"] | model, "parallelism": {"ep": ep}}  # type: ignore[operator]
+    return read_job(spec, edits)
+
+
+def work_named(job: Job, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """HBM and message bytes of the distinct work of a name."""
+    work = lay_out(job, read_layer_template("transformer")).work
+    rows = [i for i, text in enumerate(work.name) if text == name]
+    return work.hbm_bytes[rows], work.message_bytes[rows]
+
+
+def test_an_all_to_all_sorts_every_copy_on_both_sides_of_the_experts() -> None:
+    moved = 1024 * 4 * 1024 * 2.0  # tokens x top-k x hidden, two bytes each
+    for name in ("sort by expert forward", "sort by rank forward"):
+        hbm, _ = work_named(job(8), name)
+        assert hbm.tolist() == [2 * moved]
+    assert (
+        work_named(job(8, "parallelism.dispatcher=deepep"), "sort by expert forward")[0].size == 0
+    )
+
+
+def test_experts_inside_a_node_are_not_hidden_and_experts_over_nodes_are() -> None:
+    assert job(8).parallelism.schedule == "1f1b"
+    assert job(16).parallelism.schedule == "combined-1f1b"
+    assert job(16, "framework.ep_overlap=never").parallelism.schedule == "1f1b"
+
+
+def test_hidden_dispatch_takes_less_time_than_dispatch_in_the_open() -> None:
+    hidden, shown = forecast(job(16)), forecast(job(16, "framework.ep_overlap=never"))
+    assert hidden.iteration_time_s < shown.iteration_time_s
+
+
+def test_a_rack_of_72_dispatches_by_fused_kernels_by_default() -> None:
+    spec = SMALL | {"cluster": "gb200-nvl72", "gpus": 64, "parallelism": {"ep": 32}}
+    work = lay_out(read_job(spec), read_layer_template("transformer")).work
+    rows = [i for i, text in enumerate(work.name) if text.startswith("dispatch")]
+    assert rows
+    assert {work.variant[i] for i in rows} == {""}
+
+
+def test_limits_and_biases_of_experts_cost_the_traffic_of_their_operators() -> None:
+    plain, limited = job(8), job(8, activation="clamped_swiglu", expert_bias=True)
+    rows = 1024 * 4
+    hbm, _ = work_named(limited, "expert clamp forward")
+    assert hbm.tolist() == [16.0 * rows * 512]  # two limits and a concatenation of both halves
+    hbm, _ = work_named(limited, "expert bias forward")
+    assert hbm.tolist() == [28.0 * rows * 1024]  # product, sum, concatenation, conversion
+    assert work_named(plain, "expert clamp forward")[0].size == 0
+    assert work_named(plain, "expert bias forward")[0].size == 0
+
+
+def test_fused_experts_run_neither_activation_nor_limits_as_operators_in_quantised_types() -> None:
+    edits = ("framework=megatron-core-26.06",)
+    fused = job(8, *edits, "training.precision=mxfp8", activation="clamped_swiglu")
+    for name in ("expert clamp forward", "expert activation forward"):
+        assert work_named(fused, name)[0].size == 0
+    bf16 = job(8, *edits, activation="clamped_swiglu")
+    assert work_named(bf16, "expert clamp forward")[0].size == 1
+
+
+def test_a_concentration_of_rotary_positions_runs_them_unfused() -> None:
+    def kernels(found: Job) -> set[str]:
+        work = lay_out(found, read_layer_template("transformer")).work
+        return {work.variant[i] for i, text in enumerate(work.name) if "rotary" in text}
+
+    assert kernels(job(8)) == {"rope"}
+    assert kernels(job(8, rope_concentration=1.3466)) == {"rope_eager"}
+    compiled = replace(job(8, rope_concentration=1.3466))
+    parameters = {**compiled.framework.parameters, "compiled": 1.0}
+    framework = replace(compiled.framework, parameters=parameters)
+    assert kernels(replace(compiled, framework=framework)) == {"rope"}
+
+
+@pytest.mark.parametrize(("pp", "vpp", "micro_batches"), [(1, 1, 6), (2, 2, 8), (4, 3, 16)])
+def test_combined_1f1b_pairs_every_forward_of_the_steady_phase(
+    pp: int, vpp: int, micro_batches: int
+) -> None:
+    schedule = SCHEDULES["combined-1f1b"](pp, vpp, micro_batches)
+    plain = SCHEDULES["interleaved" if vpp > 1 else "1f1b"](pp, vpp, micro_batches)
+    for order, before in zip(schedule.orders, plain.orders, strict=True):
+        warmup = int(np.argmax(order.slot != Slot.forward))
+        # one forward more than 1F1B, whose own pairs begin with a forward too
+        assert warmup == int(np.argmax(before.slot != Slot.forward))
+        assert (order.slot == Slot.overlapped).sum() == vpp * micro_batches - warmup
+        pairs = order.slot == Slot.overlapped
+        same = order.micro_batch[pairs] == order.other_micro_batch[pairs]
+        assert not (same & (order.chunk[pairs] == order.other_chunk[pairs])).any()
