@@ -18,7 +18,7 @@ from seer.readers.chakra.graph import rank_of
 from seer.readers.chakra.groups import parse_process_groups
 from seer.readers.execution_trace import Call, ExecutionTrace, read_execution_trace
 from seer.readers.execution_work import work_of
-from seer.readers.kineto_collectives import ELEMENT_BYTES
+from seer.readers.kineto.collectives import ELEMENT_BYTES
 from seer.readers.rank_program import MAX_RANKS, RankOperator, RankProgram, join
 from seer.readers.trace_summary import summarise
 from seer.readers.traced import Traced, TraceOptions
