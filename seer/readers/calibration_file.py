@@ -40,6 +40,8 @@ def read_calibration(name_or_path: PathLike) -> Calibration:
         data: Any = msgspec.json.decode(content)
     except msgspec.DecodeError as fault:
         raise UnreadableError("this is not JSON", where=path, why=str(fault)) from None
+    except RecursionError:
+        raise UnreadableError("the JSON is nested too deeply", where=path) from None
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:
         raise UnreadableError(

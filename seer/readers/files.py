@@ -22,6 +22,8 @@ from seer.errors import UnreadableError, UsageError
 
 SPEC_LIMIT_BYTES = 16 * 2**20
 """Specs and templates are written by people; more is a mistake or an attack."""
+YAML_LIMIT = 512 * 1024
+"""Characters; the pure-Python parser reads some 50,000 a second."""
 DATA_LIMIT_BYTES = 2**30
 """Default bound for measurement files."""
 MAX_VALUES = 1_000_000
@@ -175,6 +177,11 @@ def parse_yaml(text: str, where: str) -> Any:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
+    if len(text) > YAML_LIMIT:
+        why = f"it has more than {YAML_LIMIT:,} characters, which takes minutes to read"
+        raise UnreadableError("the YAML is too large", where=where, why=why, hint="write JSON")
+    if _depth(text) > 4 * MAX_NESTING:  # the parser takes seconds before it gives up
+        raise UnreadableError("the YAML is nested too deeply", where=where)
     if re.search(r"(^|[\s{,])<<\s*:", text):
         raise UnreadableError("merge keys ('<<:') are not read", where=where)
     try:
@@ -190,6 +197,15 @@ def parse_yaml(text: str, where: str) -> Any:
         why = f"{type(fault).__name__}: {str(fault)[:120]}"
         raise UnreadableError("this is not YAML", where=where, why=why) from None
     return _Plain(where).copy(value)
+
+
+def _depth(text: str) -> int:
+    """How many brackets are open at most; those in quotes count too."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 class _Plain:

@@ -74,7 +74,7 @@ def recognise(header: list[str], path: str) -> Layout:
         "this is not a measurement file that is known here",
         where=where,
         why="its header fits no known layout: " + ", ".join(header)[:200],
-        hint=f"column '{odd}': {nearest(odd, known)}",
+        hint=f"column '{odd[:80]}': {nearest(odd[:80], known)}",
     )
 
 

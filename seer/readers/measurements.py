@@ -129,7 +129,11 @@ def _read_file(
     elif is_nccl_tests(text):
         tables, lost = read_nccl_tests(text, path, fabric=fabric, in_place=in_place)
     elif is_chosen:
-        return _read_table(text, path)
+        try:
+            return _read_table(text, path)
+        except KeyError as fault:  # a column that some row of this layout needs
+            what = f"the column {fault} is missing"
+            raise UnreadableError(what, where=f"{path}, line 1") from None
     else:
         return [], [SkippedRow(path, 0, "not a file of measurements")]
     return tables, [SkippedRow(path, line, reason) for line, reason in lost]

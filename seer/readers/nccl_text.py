@@ -15,14 +15,14 @@ from seer.readers.nccl_records import Device, Half, Row, Test
 
 _TABLE = re.compile(r"\bsize\b[^\w\n].*\bcount\b.*\b(?:cpu)?time\b.*\bbusbw\b", re.IGNORECASE)
 _RANK = re.compile(
-    r"\bRank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?Pid\s+(?P<pid>\d+)\s+on\s+"
+    r"\bRank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?Pid\s+(?P<pid>\d+)\s+on\s+"
     r"(?P<host>\S+)\s+device\s+\d+\s+\["
 )
-_SETTINGS = re.compile(r"\bnThread\s+(\d+)\s+nGpus\s+(\d+)\b")
+_SETTINGS = re.compile(r"\bnThread\s+(\d{1,9})\s+nGpus\s+(\d{1,9})\b")
 _STARTING = re.compile(r"# Collective test starting:\s*(\S+)")
 _PROGRAM = re.compile(r"\b([a-z][a-z_]*?)_perf(?:_mpi)?\b")
 _LIBRARY = re.compile(r"\b(N|R)CCL version\s*:?\s*(\d+\.\d+\.\d+)")
-_LIBRARY_CODE = re.compile(r"\bnccl-library=(\d+)\b")
+_LIBRARY_CODE = re.compile(r"\bnccl-library=(\d{1,9})\b")
 _TOOL = re.compile(r"\b(rccl-tests)\b", re.IGNORECASE)
 _STAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 
