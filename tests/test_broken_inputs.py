@@ -76,7 +76,7 @@ JOBS: list[tuple[str, str, Content, int, str]] = [
     ("claims 5 GB", "job.json", sparse, 3, "too large"),
     ("gzip bomb", "job.json.gz", gzip.compress(bytes(50_000_000)), 3, "unpacks to more than"),
     ("truncated gzip", "job.json.gz", gzip.compress(b"{}" * 500)[:20], 3, "truncated"),
-    ("a folder", "job.json", Path.mkdir, 3, "cannot be read"),
+    ("a folder", "job.json", Path.mkdir, 3, "no trace is in this folder"),
     ("duplicate key", "job.json", '{"gpus": 8, "gpus": 16}', 3, "given twice"),
     ("duplicate key in YAML", "job.yaml", "gpus: 8\ngpus: 16\n", 3, "duplicate key"),
     ("anchors bomb", "job.yaml", laughs(), 3, "too large"),
