@@ -78,6 +78,14 @@ def test_plans_that_fit_come_first_and_the_fastest_of_them_on_top():
         assert plan.pareto == (not better)
 
 
+def test_plans_whose_steps_train_different_tokens_are_ranked_by_tokens_per_second():
+    grid = Grid({"training.sequence_length": [1024, 4096]})
+    plans = sweep(opened(JOB, {}), grid, on="here").plans
+    assert [plan.edits["training.sequence_length"] for plan in plans] == [4096, 1024]
+    assert plans[0].iteration_time_s > plans[1].iteration_time_s
+    assert plans[0].tokens_per_s > plans[1].tokens_per_s
+
+
 def test_dp_follows_from_the_gpus_also_where_the_job_states_it():
     mapping = {
         "model": "llama3-8b",

@@ -45,7 +45,7 @@ class LiveSweep:
         """Take in one outcome."""
         self._progress = progress
         if progress.plan is not None:
-            ranked = sorted([*self._best, progress.plan], key=_rank)
+            ranked = sorted([*self._best, progress.plan], key=lambda plan: plan.rank)
             self._best = ranked[:SHOWN]
 
     def _drawn(self) -> Group:
@@ -65,10 +65,6 @@ def draw(progress: Progress, best: Sequence[SweptPlan], paths: Sequence[str]) ->
         Text("Ctrl-C keeps what is done", style="dim"),
     )
     return Group(plan_table(best, paths), Text(), line) if best else Group(line)
-
-
-def _rank(plan: SweptPlan) -> tuple[bool, float, int]:
-    return not plan.fits, plan.iteration_time_s, plan.index
 
 
 def _clock(seconds: float) -> str:

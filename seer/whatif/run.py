@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from itertools import chain, islice
@@ -20,10 +22,12 @@ from seer.whatif.chunk import (
     Task,
     evaluate_chunk,
 )
-from seer.whatif.executors import Workers, check_place, open_workers
+from seer.whatif.executors import Workers, check_place, open_workers, usable_cores
 
-FEW = 12
-"""Up to this many plans are evaluated in this process: starting others takes about as long."""
+HERE_S = 2.0
+"""So long plans are evaluated in this process before others are started, which takes about as
+long."""
+GUARD = 'a script runs sweeps under: if __name__ == "__main__":'
 CHUNK_S = 0.5
 """How long a chunk should take: sending it costs milliseconds, and progress is seen."""
 MOST_IN_CHUNK = 64
@@ -44,7 +48,7 @@ def run_plans(tasks: Iterable[Task], on: str = "auto") -> Iterator[Outcome]:
     tasks : iterable of (index, Job)
         Read as far ahead as the workers need. Every index comes back exactly once.
     on : str
-        "auto" (this process for a few plans, else processes), "here", "processes[:N]",
+        "auto" (this process for two seconds, then processes), "here", "processes[:N]",
         "dask://host:port", "ray://host:port", or "dask://local", "ray://local".
 
     A chunk whose worker dies is tried a second time; should that fail as well, its plans are tried
@@ -56,10 +60,32 @@ def run_plans(tasks: Iterable[Task], on: str = "auto") -> Iterator[Outcome]:
         There are no workers, they do not work, or they run another version of Seer.
     """
     check_place(on)
+    _refuse_bootstrap(on)
     if on == "auto":
         tasks = iter(tasks)
-        few = list(islice(tasks, FEW + 1))
-        on, tasks = "here" if len(few) <= FEW else "processes", chain(few, tasks)
+        yield from _run(_for_a_while(tasks, HERE_S), "here")
+        rest = next(tasks, None)
+        if rest is not None:
+            yield from _run(chain((rest,), tasks), "processes" if usable_cores() > 1 else "here")
+    else:
+        yield from _run(tasks, on)
+
+
+def _for_a_while(tasks: Iterator[Task], seconds: float) -> Iterator[Task]:
+    end = time.perf_counter() + seconds
+    for task in tasks:
+        yield task
+        if time.perf_counter() > end:
+            return
+
+
+def _refuse_bootstrap(on: str) -> None:
+    """Raise where a new process imports the script that started it, and would start more."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UsageError("a process that is starting cannot evaluate plans", where=on, hint=GUARD)
+
+
+def _run(tasks: Iterable[Task], on: str) -> Iterator[Outcome]:
     account = _Account(on)
     try:
         lost = yield from account.round(_Tasks(tasks))
@@ -148,9 +174,8 @@ class _Account:
     def _note_loss(self, fault: BaseException) -> None:
         self._losses += 1
         if not self._works and self._losses > LOSSES * AHEAD * self._workers.count:
-            hint = "a script must start under: if __name__ == '__main__'"
-            if not self._on.startswith("processes"):
-                hint = "is Seer installed on the workers?"
+            ours = self._on.startswith("processes")
+            hint = GUARD if ours else "is Seer installed on the workers?"
             raise UsageError(
                 "the workers die", where=f"--on {self._on}", why=_told(fault), hint=hint
             )

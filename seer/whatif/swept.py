@@ -34,8 +34,8 @@ class SweptPlan:
     breakdown : Breakdown
     memory : PlanMemory
     pareto : bool
-        It fits, and no other plan that fits is better in one of time, memory and GPUs and not
-        worse in another.
+        It fits, and no other plan that fits is better in one of tokens per second, memory and GPUs
+        and not worse in another.
     """
 
     index: int
@@ -48,6 +48,16 @@ class SweptPlan:
     breakdown: Breakdown
     memory: PlanMemory
     pareto: bool = False
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all GPUs: the order of plans, also where their steps do not train the same tokens."""
+        return self.tokens_per_s_per_gpu * self.gpus
+
+    @property
+    def rank(self) -> tuple[bool, float, int]:
+        """Sorts plans that fit before those that do not, the fastest first."""
+        return not self.fits, -self.tokens_per_s, self.index
 
     @property
     def fits(self) -> bool:
@@ -76,7 +86,7 @@ class Sweep:
     scenarios : int
         Of the whole grid; more than plans and invalid together only when interrupted.
     plans : tuple of SweptPlan
-        Those that fit first, then by iteration time.
+        Those that fit first, then by tokens per second (by time, where all train the same tokens).
     invalid : mapping of reason to Invalid
         Most frequent first.
     evaluated : int
@@ -127,15 +137,12 @@ def ranked(found: Mapping[int, SweptPlan]) -> tuple[SweptPlan, ...]:
     plans = [found[index] for index in sorted(found)]
     fit = [place for place, plan in enumerate(plans) if plan.fits]
     costs = np.array(
-        [
-            (plans[p].iteration_time_s, plans[p].memory.peak_bytes_per_rank, plans[p].gpus)
-            for p in fit
-        ],
+        [(-plans[p].tokens_per_s, plans[p].memory.peak_bytes_per_rank, plans[p].gpus) for p in fit],
         np.float64,
     ).reshape(-1, 3)
     for place, best in zip(fit, pareto(costs).tolist(), strict=True):
         plans[place] = replace(plans[place], pareto=best)
-    return tuple(sorted(plans, key=lambda p: (not p.fits, p.iteration_time_s, p.index)))
+    return tuple(sorted(plans, key=lambda plan: plan.rank))
 
 
 def to_plain(plan: SweptPlan | None, refusal: Refusal | None) -> dict[str, Any]:
