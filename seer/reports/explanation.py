@@ -14,7 +14,16 @@ from seer.explain import Explanation
 from seer.units import format_bytes, format_rate, format_seconds
 
 SCHEMA = "seer.explain/1"
-_SHAPE = ("m", "n", "k", "batch", "heads", "kv_heads", "group_ranks", "group_nodes")
+_SHAPE = {
+    "m": "m",
+    "n": "n",
+    "k": "k",
+    "batch": "batch",
+    "heads": "heads",
+    "kv_heads": "kv heads",
+    "group_ranks": "ranks",
+    "group_nodes": "nodes",
+}
 
 
 def to_json(job: str, explanations: Sequence[Explanation]) -> dict[str, Any]:
@@ -79,23 +88,57 @@ def _print_one(one: Explanation, console: Console) -> None:
 
 
 def _shape(work: Mapping[str, Any]) -> str:
-    parts = [f"{key} {work[key]:,}" for key in _SHAPE if work[key] > 1]
+    parts = [f"{name} {work[key]:,}" for key, name in _SHAPE.items() if work[key] > 1]
     if work["message_bytes"]:
         parts.append(f"message {format_bytes(work['message_bytes'])}")
     return ", ".join(parts) or "no shape"
 
 
 def _points(points: Sequence[Mapping[str, Any]]) -> Table:
-    columns = list(dict.fromkeys(column for point in points for column in point))
+    """One line for each measured point; a shape has a column for each of its sizes above one."""
+    rows = [_flat(point) for point in points]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    told = [c for c in columns if any(_tells(row.get(c)) for row in rows)]
     table = Table(box=None, padding=(0, 2), title="nearest measured", title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for point in points:
-        table.add_row(*(_cell(column, point.get(column)) for column in columns))
+    for column in told:
+        table.add_column(_heading(column), justify="right")
+    for row in rows:
+        table.add_row(*(_cell(column, row.get(column)) for column in told))
     return table
 
 
+def _flat(point: Mapping[str, Any]) -> dict[str, Any]:
+    """A point with its shape's sizes among its own columns."""
+    flat: dict[str, Any] = {}
+    for column, value in point.items():
+        flat |= value if isinstance(value, Mapping) else {column: value}
+    return flat
+
+
+def _tells(value: Any) -> bool:
+    """A size of one says nothing; a switch does."""
+    return isinstance(value, bool) or value not in (None, 0, 1, "")
+
+
+def _heading(column: str) -> str:
+    """The name of a column in words: `head_dim` -> "head dim", `time_s` -> "time".
+
+    >>> _heading("hbm_bytes"), _heading("kv_heads")
+    ('HBM bytes', 'kv heads')
+    """
+    words = column.removesuffix("_s") if column.endswith("_s") else column
+    return words.replace("_", " ").replace("hbm", "HBM")
+
+
 def _cell(column: str, value: Any) -> str:
-    if column == "time_s" and isinstance(value, float):
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if column.endswith("_s") and isinstance(value, float):
         return format_seconds(value)
+    if column.endswith("bytes"):
+        return format_bytes(value)
+    if isinstance(value, int):
+        return f"{value:,}"
     return f"{value:,.4g}" if isinstance(value, float) else str(value)
