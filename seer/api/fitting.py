@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from seer.calibration import Calibration
+from seer.calibration import Calibration, Measurements
 from seer.readers import read_measurements, write_calibration
 from seer.readers.calibration_file import read_fabrics, read_measured_devices
 from seer.readers.measurements import read_licences
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import polars
 
 PathLike = str | os.PathLike[str]
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def fit(
     in_place: bool = False,
     date: str = "",
     commands: Sequence[str] = (),
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> FitResult:
     """Fit the curves of one machine to measurements.
 
@@ -109,12 +110,40 @@ def fit(
     UsageError, UnreadableError
         Nothing can be fitted, or a file cannot be read.
     """
-    from seer.fit import fit_calibration  # scipy costs a second
-
     several = [measurements] if isinstance(measurements, (str, os.PathLike)) else measurements
     files = [os.fspath(path) for path in several]
     tables, skipped = read_measurements(files, fabric=fabric, in_place=in_place)
-    found = fit_calibration(
+    found = fit_tables(
+        tables,
+        files,
+        device,
+        name=name,
+        form=form,
+        prefer=prefer,
+        date=date,
+        commands=commands,
+        progress=progress,
+    )
+    values = {f.name: getattr(found, f.name) for f in fields(found)}
+    return FitResult(**values, skipped=tuple(str(row) for row in skipped))
+
+
+def fit_tables(
+    tables: Sequence[Measurements],
+    files: Sequence[str],
+    device: str,
+    *,
+    name: str,
+    form: str,
+    prefer: Sequence[str],
+    date: str,
+    commands: Sequence[str],
+    progress: Progress | None,
+) -> Calibration:
+    """The calibration of tables that were read from `files`, with what is shipped beside them."""
+    from seer.fit import fit_calibration  # scipy costs a second
+
+    return fit_calibration(
         tables,
         device,
         form,
@@ -127,5 +156,3 @@ def fit(
         commands=commands,
         progress=progress,
     )
-    values = {f.name: getattr(found, f.name) for f in fields(found)}
-    return FitResult(**values, skipped=tuple(str(row) for row in skipped))

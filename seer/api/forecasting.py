@@ -63,6 +63,7 @@ def forecast(
     cluster: str | None = None,
     calibration: str | Calibration | None = None,
     slowdown: float = 0.0,
+    share_links: bool = False,
     unfolded: bool = False,
     max_operators: int = 20_000_000,
 ) -> ForecastResult:
@@ -78,6 +79,8 @@ def forecast(
         A name, a file, or what `seer.fit` gave; the cluster's own by default.
     slowdown : float
         How much longer a compute kernel takes beside communication (0.2: a fifth).
+    share_links : bool
+        Let communication that meets on a rank's NVLink or NIC share it.
     unfolded : bool
         Play every rank; the same times, more operators, at most `max_operators`.
 
@@ -96,6 +99,7 @@ def forecast(
         resolved,
         calibration=curves,
         slowdown=slowdown,
+        share_links=share_links,
         unfolded=unfolded,
         max_operators=max_operators,
     )

@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from seer.cli.options import DebugOption, JsonOption, QuietOption
 from seer.cli.output import Output, print_json
+from seer.errors import UsageError
 
 if TYPE_CHECKING:
     from seer.calibration import Calibration, Measurements
@@ -102,19 +103,6 @@ def fit(
 
     Example: seer fit gemm.csv attention.csv collectives.csv -o my-gpu.json
     """
-    from datetime import date as calendar
-
-    from seer.errors import UsageError
-    from seer.fit import fit_calibration
-    from seer.readers.calibration_file import (
-        read_fabrics,
-        read_measured_devices,
-        write_calibration,
-    )
-    from seer.readers.measurements import read_licences, read_measurements
-    from seer.reports import curves as report
-    from seer.reports.curve_plot import check_target
-
     output = Output(quiet)
     if from_run:
         from seer.cli.from_run import fit_from_runs
@@ -124,43 +112,81 @@ def fit(
         what = "there is nothing to fit: no measurements are named"
         raise UsageError(what, hint="seer fit gemm.csv -o my-gpu.json, or --from-run JOB=TIME")
     if plot:
+        from seer.reports.curve_plot import check_target
+
         check_target(plot)
+    from seer.readers.calibration_file import write_calibration
+    from seer.readers.measurements import read_measurements
+
+    day = _day(date)
+    device = device or Path(out.removesuffix(".gz")).stem
+    options = {"device": device, "form": form, "prefer": prefer, "fabric": fabric}
+    command = _command(measurements, out, options, in_place, day)
+    tables, skipped = read_measurements(measurements, fabric=fabric or "", in_place=in_place)
+    calibration = _fit(tables, measurements, options, name or device, day, command, output)
+    write_calibration(calibration, out)
+    _show(calibration, [str(row) for row in skipped], json, output)
+    _warn(output, [str(row) for row in skipped], tables, fabric)
+    output.notice(f"{out}: {len(calibration.curves)} curves")
+    if plot:
+        output.notice(f"drawn: {', '.join(draw(calibration, plot, tables))}")
+
+
+def _day(date: str | None) -> str:
+    from datetime import date as calendar
+
     try:
-        day = calendar.fromisoformat(date) if date else calendar.today()
+        return (calendar.fromisoformat(date) if date else calendar.today()).isoformat()
     except ValueError:
         raise UsageError(f"'{date}' is not a date", where="--date", hint="2026-01-31") from None
-    tables, skipped = read_measurements(measurements, fabric=fabric or "", in_place=in_place)
-    device = device or Path(out.removesuffix(".gz")).stem
+
+
+def _command(
+    measurements: list[str], out: str, options: dict[str, Any], in_place: bool, day: str
+) -> str:
+    """The command as a calibration file records it."""
     named = [portable(path) for path in measurements]
-    command = ["seer", "fit", *named, "-o", portable(out), "--device", device]
-    command += ["--form", form.value] if form is not Form.auto else []
-    command += [word for stack in prefer or () for word in ("--prefer", stack)]
-    command += ["--fabric", fabric] if fabric else []
+    command = ["seer", "fit", *named, "-o", portable(out), "--device", options["device"]]
+    command += ["--form", options["form"].value] if options["form"] is not Form.auto else []
+    command += [word for stack in options["prefer"] or () for word in ("--prefer", stack)]
+    command += ["--fabric", options["fabric"]] if options["fabric"] else []
     command += ["--in-place"] if in_place else []
-    calibration = fit_calibration(
+    return shlex.join([*command, "--date", day])
+
+
+def _fit(
+    tables: Sequence[Measurements],
+    files: list[str],
+    options: dict[str, Any],
+    name: str,
+    day: str,
+    command: str,
+    output: Output,
+) -> Calibration:
+    from seer.api.fitting import fit_tables
+
+    calibration = fit_tables(
         tables,
-        device,
-        form.value,
-        name=name or device,
-        licences=read_licences(measurements),
-        fabrics=read_fabrics(),
-        devices=read_measured_devices(),
-        prefer=prefer or (),
-        date=day.isoformat(),
-        commands=[shlex.join([*command, "--date", day.isoformat()])],
+        files,
+        options["device"],
+        name=name,
+        form=options["form"].value,
+        prefer=options["prefer"] or (),
+        date=day,
+        commands=[command],
         progress=lambda curve, done, total: output.progress(f"{done} of {total}: {curve}"),
     )
     output.progress("")
-    write_calibration(calibration, out)
-    reasons = [str(row) for row in skipped]
+    return calibration
+
+
+def _show(calibration: Calibration, reasons: list[str], json: bool, output: Output) -> None:
+    from seer.reports import curves as report
+
     if json:
         print_json(report.to_json(calibration, reasons))
     else:
         report.print_calibration(calibration, output.console())
-    _warn(output, reasons, tables, fabric)
-    output.notice(f"{out}: {len(calibration.curves)} curves")
-    if plot:
-        output.notice(f"drawn: {', '.join(draw(calibration, plot, tables))}")
 
 
 def portable(path: str) -> str:
@@ -188,7 +214,6 @@ def _warn(
 
 def draw(calibration: Calibration, path: str, tables: Sequence[Measurements] = ()) -> list[str]:
     """Draw the curves, with peaks where a shipped cluster uses a calibration of that name."""
-    from seer.errors import UsageError
     from seer.reports.curve_plot import plot_calibration
     from seer.score import cluster_for
 

@@ -109,33 +109,30 @@ def forecast(
         "training.global_batch": global_batch,
         "training.micro_batch": micro_batch,
     }
+    machine = cluster, calibration
     if as_ not in (None, "megatron"):
         raise UsageError(f"'{as_[:80]}' is not a form of a job", where="--as", hint="megatron")
     if not words and _is_trace(job):
-        options = [path for path, value in flags.items() if value is not None and path != "gpus"]
-        _refuse_job_options(options, job, "a trace")
-        _trace(job, gpus, given, cluster, calibration, timeline, json, output)
-        return
+        _refuse_job_options(flags | {"gpus": None}, job, "a trace")
+        return _trace(job, gpus, given, *machine, timeline, json, output)
     if given:
         raise UsageError("only a trace is asked for what it leaves open", where="--given")
     if _is_graph(job, words):
-        _refuse_job_options([path for path, value in flags.items() if value is not None], job)
-        _graph(job, cluster, calibration, set_, timeline, max_operators, json, output)
-        return
-    flags |= {"cluster": cluster, "calibration": calibration}
-    resolved = _job(job, words, flags, set_)
+        _refuse_job_options(flags, job)
+        return _graph(job, *machine, set_, timeline, max_operators, json, output)
+    resolved = _job(job, words, flags | {"cluster": cluster, "calibration": calibration}, set_)
     if as_:
-        _print_flags(resolved, output)
-        return
+        return _print_flags(resolved, output)
+    play = {"slowdown": overlap_slowdown, "share_links": share_links, "unfolded": unfold}
+    _forecast(resolved, play | {"max_operators": max_operators}, timeline, json, output)
+
+
+def _forecast(
+    job: Job, play: dict[str, Any], timeline: str | None, json: bool, output: Output
+) -> None:
     from seer.forecast import forecast as walk
 
-    found = walk(
-        resolved,
-        slowdown=overlap_slowdown,
-        share_links=share_links,
-        unfolded=unfold,
-        max_operators=max_operators,
-    )
+    found = walk(job, **play)
     if timeline:
         _write_timeline(timeline, found, output)
     _show(found, json, output)
@@ -188,7 +185,8 @@ def _print_flags(job: Job, output: Output) -> None:
         output.notice(f"note: {note}")
 
 
-def _refuse_job_options(given: list[str], path: str, kind: str = "a graph template") -> None:
+def _refuse_job_options(flags: dict[str, Any], path: str, kind: str = "a graph template") -> None:
+    given = [name for name, value in flags.items() if value is not None]
     if given:
         what = f"{kind} has no {given[0].split('.')[-1].replace('_', ' ')}"
         template = kind == "a graph template"

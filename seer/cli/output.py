@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from seer.cluster import Cluster
     from seer.forecast import Forecast
 
 WIDTH = 100
@@ -58,6 +59,7 @@ class Output:
         That a plan does not fit memory is said even with --quiet.
         """
         assumed = found.pricing.notes
+        self._notes_on(found.job.cluster)
         self.warn(w for w in found.warnings if self.verbose or w not in assumed)
         if self.quiet and not found.fits:
             print(f"warning: {found.warnings[-1]}", file=sys.stderr)
@@ -67,6 +69,15 @@ class Output:
                 f"note: {share:.0%} of the busy time rests on extrapolated, derived or assumed "
                 f"durations, {len(assumed)} kinds; --verbose lists them"
             )
+
+    def _notes_on(self, cluster: Cluster) -> None:
+        """What to know about a cluster's figures, in one line unless --verbose."""
+        if self.verbose:
+            for note in cluster.notes:
+                self.notice(f"note: cluster {cluster.name}: {note}")
+        elif cluster.notes:
+            several = f"{len(cluster.notes)} note{'s' * (len(cluster.notes) > 1)}"
+            self.notice(f"note: {several} on the cluster {cluster.name}; --verbose shows them")
 
     def progress(self, text: str) -> None:
         """A line that the next one replaces; only on a terminal."""

@@ -70,7 +70,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
             "framework": job.framework.name,
             "rank": forecast.rank,
         },
-        "notes": list(job.notes),
+        "notes": [*job.notes, *(f"cluster {job.cluster.name}: {n}" for n in job.cluster.notes)],
         "warnings": list(forecast.warnings),
     }
 
