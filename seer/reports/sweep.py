@@ -28,6 +28,7 @@ def to_json(sweep: Sweep) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "job": sweep.job,
+        "notes": list(sweep.notes),
         "paths": list(sweep.paths),
         "scenarios": sweep.scenarios,
         "plans": [plan_json(plan) for plan in sweep.plans],

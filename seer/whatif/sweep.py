@@ -48,8 +48,8 @@ Watch = Callable[[Progress], None]
 MakeJob = Callable[[Mapping[str, Any]], Job]
 
 
-def job_maker(spec: OpenedJob, grid: Grid, choose: Choose | None = None) -> MakeJob:
-    """A function from edits to the job they make, its files read once.
+def job_maker(spec: OpenedJob, grid: Grid, choose: Choose | None = None) -> tuple[Job, MakeJob]:
+    """The job without edits, and a function from edits to the job they make; files read once.
 
     What the job leaves open is decided once, so that scenarios differ in their edits alone: a
     parallelism that is chosen for it, a global batch that is not stated. dp follows from the GPUs
@@ -70,7 +70,7 @@ def job_maker(spec: OpenedJob, grid: Grid, choose: Choose | None = None) -> Make
             make({path: value})
         except InfeasibleError:
             continue  # it may be possible together with other edits
-    return make
+    return base, make
 
 
 def _decided(mapping: Mapping[str, Any], base: Job, grid: Grid) -> dict[str, Any]:
@@ -117,7 +117,8 @@ def sweep(
 
     An interrupt (Ctrl-C) ends the sweep; what is done is returned, `interrupted` is true.
     """
-    tally = _Tally(job_maker(spec, grid, choose), len(grid), journal, watch)
+    base, make = job_maker(spec, grid, choose)
+    tally = _Tally(make, len(grid), journal, watch)
     interrupted = False
     try:
         for outcome in run_plans(tally.tasks(grid), on):
@@ -126,7 +127,8 @@ def sweep(
         interrupted = True
     plans = ranked(tally.plans)
     return Sweep(
-        job=resolve(spec, {}, choose=choose).name,
+        job=base.name,
+        notes=base.notes,
         paths=grid.paths,
         scenarios=len(grid),
         plans=plans,

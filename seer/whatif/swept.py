@@ -81,6 +81,8 @@ class Sweep:
     Attributes
     ----------
     job : str
+    notes : tuple of str
+        What was chosen for the job before it was edited.
     paths : tuple of str
         What was edited.
     scenarios : int
@@ -100,6 +102,7 @@ class Sweep:
     """
 
     job: str
+    notes: tuple[str, ...]
     paths: tuple[str, ...]
     scenarios: int
     plans: tuple[SweptPlan, ...]

@@ -66,13 +66,13 @@ def folded(gpus: int) -> Case:
     curves, template = read_calibration(job.calibration), read_layer_template(job.layer_template)
 
     def run() -> Case:
-        times = [time.perf_counter()]
+        times = [time.process_time()]
         plan = lay_out(job, template)
-        times.append(time.perf_counter())
+        times.append(time.process_time())
         pricing = cost.price(plan.work, curves, job.cluster)
-        times.append(time.perf_counter())
+        times.append(time.process_time())
         played, _ = play_folded(plan, pricing)
-        times.append(time.perf_counter())
+        times.append(time.process_time())
         assert played.timeline.makespan_s > 0
         assert len(peak_bytes(plan)) == pp
         operators = operators_stood_for(plan, played.graph)
@@ -97,14 +97,14 @@ def unfolded(ranks: int) -> Case:
     curves, template = read_calibration(job.calibration), read_layer_template(job.layer_template)
 
     def run() -> Case:
-        times = [time.perf_counter()]
+        times = [time.process_time()]
         plan = lay_out(job, template)
         graph = unfold(plan)
-        times.append(time.perf_counter())
+        times.append(time.process_time())
         pricing = cost.price(plan.work, curves, job.cluster)
-        times.append(time.perf_counter())
+        times.append(time.process_time())
         timeline = play(graph, pricing.time_s[graph.work_id])
-        times.append(time.perf_counter())
+        times.append(time.process_time())
         assert graph.ranks == ranks
         assert len(graph) >= 900 * ranks
         assert timeline.makespan_s > 0
@@ -153,23 +153,18 @@ def sweep(plans: int) -> Case:
 
     tasks = _valid_plans(plans)
 
-    def run(on: str) -> float:
-        start = time.perf_counter()
+    def run(on: str) -> tuple[float, float]:
+        start, cpu = time.perf_counter(), time.process_time()
         outcomes = list(run_plans(tasks, on))
-        seconds = time.perf_counter() - start
+        taken = time.perf_counter() - start, time.process_time() - cpu
         assert sorted(outcome.index for outcome in outcomes) == list(range(plans))
         assert all(outcome.plan is not None for outcome in outcomes)
-        return seconds
+        return taken
 
-    run("here") if plans <= 100 else None  # warm
-    here_s, many_s = run("here"), run("processes")
-    return {
-        "plans": plans,
-        "here_s": here_s,
-        "here_per_s": plans / here_s,
-        "processes_s": many_s,
-        "processes_per_s": plans / many_s,
-    }
+    run_plans_once = list(run_plans(tasks[:1], "here"))  # reads the curves
+    assert len(run_plans_once) == 1
+    (here_s, cpu_s), (many_s, _) = run("here"), run("processes")
+    return {"plans": plans, "here_s": here_s, "cpu_s": cpu_s, "processes_s": many_s}
 
 
 def linear(micro_batches: int) -> Case:
@@ -190,9 +185,9 @@ def linear(micro_batches: int) -> Case:
 
     def run() -> Case:
         reuse = Reuse(curves, templates)  # nothing else is known from the run before
-        start = time.perf_counter()
+        start = time.process_time()
         assert evaluate(job, reuse).iteration_time_s > 0
-        return {"operators": operators, "total_s": time.perf_counter() - start}
+        return {"operators": operators, "total_s": time.process_time() - start}
 
     return best_of(run, "total_s")
 
@@ -208,7 +203,7 @@ CASES: dict[str, Callable[[int], Case]] = {
 # ---- the page ---------------------------------------------------------------------------------
 
 
-def measured(kind: str, size: int) -> Case:
+def _measured(kind: str, size: int) -> Case:
     """One case in a process of its own, with the most memory it held."""
     done = subprocess.run(
         [sys.executable, __file__, "--case", kind, str(size)],
@@ -235,7 +230,7 @@ def page(sizes: dict[str, tuple[int, ...]]) -> str:
         found[kind] = []
         for size in several:
             print(kind, size, file=sys.stderr, flush=True)
-            found[kind].append(measured(kind, size))
+            found[kind].append(_measured(kind, size))
     return "\n".join(
         [
             *_head(load_before),
@@ -254,15 +249,19 @@ UNFOLDED_TEXT = """Llama 3 8B, sequence 4,096, one micro-batch: every operator o
 the graph and is played."""
 
 
+ABOUT = """Written by `python tests/bench/page.py`. Each case runs in a process of its own. The
+machine is shared, so times are CPU times of one thread, which is what they take on an idle core:
+the best of several after one to warm up (cases of more than ten seconds run once), without starting
+Python and reading the curves. Wall times are called so."""
+
+
 def _head(load_before: float) -> list[str]:
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba"))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return [
         "# Benchmarks",
         "",
-        "Written by `python tests/bench/page.py`. Each case runs in a process of its own; times",
-        "are the best of several after one to warm up (cases of more than ten seconds run once),",
-        "without starting Python and reading the curves.",
+        *ABOUT.splitlines(),
         "",
         f"Machine: {_processor()}, {os.cpu_count()} cores shared with other work (load "
         f"{load_before:.1f} at the start, {os.getloadavg()[0]:.1f} at the end), {memory:.0f} GiB; "
@@ -294,15 +293,16 @@ def _phase_table(title: str, size: str, cases: list[Case], text: str) -> list[st
 def _sweep_table(cases: list[Case]) -> list[str]:
     text = """Llama 3 70B on 1,024 H100, sequence 8,192, global batch 1,024: plans spread evenly
 over all tp, cp, pp, vpp, ZeRO, micro-batch and recompute choices that can run, none left out for
-memory, from the resolved job to breakdown and memory. *Processes* are one for each core and include
-their start; memory is that of the process that asks."""
+memory, from the resolved job to breakdown and memory, each reusing what it can of those before.
+*Processes*: wall time of one for each core, starting them included, on a machine that is shared.
+Memory is that of the process that asks."""
     rows = [
-        f"| {case['plans']:,} | {case['here_s']:.2f} s | {case['here_per_s']:.0f} | "
-        f"{case['processes_s']:.2f} s | {case['processes_per_s']:.0f} | "
+        f"| {case['plans']:,} | {case['cpu_s']:.2f} s | {case['plans'] / case['cpu_s']:.0f} | "
+        f"{case['here_s']:.2f} s | {case['processes_s']:.2f} s | "
         f"{case['peak_memory_bytes'] / 2**20:,.0f} MiB |"
         for case in cases
     ]
-    head = "| plans | one process | plans/s | processes | plans/s | memory |"
+    head = "| plans | one process | plans/s and core | its wall time | processes | memory |"
     return ["## Sweeps", "", text, "", head, "|--:|--:|--:|--:|--:|--:|", *rows, ""]
 
 

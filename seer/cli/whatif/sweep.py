@@ -103,6 +103,8 @@ def sweep(
     spec = open_named(job, changes).edited(changes)
     found = _run(spec, walked, on, resume, output)
     _show(found, json, csv, top, output)
+    for note in found.notes:
+        output.notice(f"note: {note}")
     if parquet:
         write_parquet(found, parquet)
         output.notice(f"{parquet}: {len(found.plans):,} plans")
