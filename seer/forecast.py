@@ -237,7 +237,10 @@ def forecast(
         graph = unfold(plan, max_operators) if unfolded else fold(plan, collapse=False)
         rates = FluidRates(slowdown=slowdown)
         if share_links:
-            rates = shared_links(graph, pricing.time_s, job.cluster, slowdown=slowdown)
+            device = job.placement.devices_of(job.parallelism.sizes)
+            rates = shared_links(
+                graph, pricing.time_s, job.cluster, device=device, slowdown=slowdown
+            )
         timeline = play_fluid(graph, pricing.time_s[graph.work_id], rates)
         played = Played(graph, timeline, {}, {})
     else:

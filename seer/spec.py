@@ -255,6 +255,11 @@ class ParallelismSpec:
     layers_per_stage: tuple[int, ...] = ()
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """The dimensions that a placement orders."""
+        return {"tp": self.tp, "cp": self.cp, "dp": self.dp, "pp": self.pp}
+
+    @property
     def stage_ranks(self) -> int:
         """Ranks of one pipeline stage."""
         return self.tp * self.cp * self.dp

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from jobs import CLUSTER
 from test_workload_folding import plans
 
+from seer.cluster import Span, Tier
 from seer.cost.links import NIC, NVLINK, capacities, link_use, shared_links
 from seer.fluid import play_fluid
 from seer.forecast import forecast
@@ -50,14 +51,15 @@ def test_an_operator_uses_the_bytes_of_its_algorithm(
     work: dict[str, Any], tier: int, moved: float
 ) -> None:
     seconds = 1.0
-    use = link_use(WorkTable.from_rows([work]), np.array([seconds]), CLUSTER)
+    table = WorkTable.from_rows([work])
+    use = link_use(table, np.array([seconds]), CLUSTER).sender_bytes_per_s
     assert use[0, tier] == pytest.approx(min(moved / seconds, (NVLINK_B, NIC_B)[tier]))
     assert use[0, 1 - tier] == 0.0
 
 
 def test_no_operator_uses_more_than_its_link_has() -> None:
     table = WorkTable.from_rows([row("all_reduce", 2, 2, 1e9), row("all_reduce", 8, 1, 1e9)])
-    use = link_use(table, np.array([1e-6, 1e-6]), CLUSTER)
+    use = link_use(table, np.array([1e-6, 1e-6]), CLUSTER).sender_bytes_per_s
     assert use[0, NIC] == NIC_B
     assert use[1, NVLINK] == NVLINK_B
 
@@ -116,7 +118,7 @@ def busy(job: Job) -> np.ndarray:
     """Durations in which messages run at three quarters of their link."""
     work = lay_out(job, jobs.template()).work
     time_s = jobs.invented_durations(work)
-    use = link_use(work, time_s, job.cluster)
+    use = link_use(work, time_s, job.cluster).sender_bytes_per_s
     return np.maximum(time_s, time_s * (use / capacities(job.cluster)).max(axis=1) / 0.75)
 
 
@@ -151,3 +153,67 @@ def test_a_forecast_shares_links_on_request_and_changes_nothing_where_none_is_sh
     single = read_job("gpt2-xl-8xa100")
     plain = forecast(single).iteration_time_s
     assert forecast(single, share_links=True).iteration_time_s == pytest.approx(plain, rel=1e-9)
+
+
+FAR = Span((2, 2, 1), (1, 1, 2), (1.0, 1.0, 0.0), (8, 16, 32))
+"""Two ranks in two sites of 16 GPUs."""
+SITES = replace(
+    CLUSTER,
+    tiers=(
+        CLUSTER.tiers[0],
+        replace(CLUSTER.tiers[1], size=16),
+        Tier("wide-area", 0, NIC_B, 1e-3, oversubscription=4.0, pooling="pooled"),
+    ),
+)
+POOL_B = 16 * NIC_B / 4
+
+
+def transfers(*stand_for: int) -> OperatorGraph:
+    """Transfers from rank 0 to rank 16, each in streams of its own, standing for so many."""
+    builder = GraphBuilder(
+        WorkTable.from_rows([row("send_recv", 2, 2, 12.5e9, group="pp", span=FAR)])
+    )
+    builder.add(np.zeros(len(stand_for), int), multiplicity=np.array(stand_for))
+    for i in range(len(stand_for)):
+        for rank in (0, 16):
+            builder.issue(np.array([builder.stream(rank, f"transfer {i}")]), np.array([i]))
+    return builder.build(ranks=32)
+
+
+def test_up_links_of_a_site_are_shared_by_all_that_folded_operators_stand_for() -> None:
+    """Each wants 12.5 GB/s of up-links of 100: eight fit, sixteen take twice as long."""
+    rates = shared_links(transfers(8, 8), np.ones(1), SITES)
+    assert {n for n in rates.link_name if "wide" in n} == {
+        "up-links of wide-area, domain 0, out",
+        "up-links of wide-area, domain 1, in",
+    }
+    assert rates.link_bytes_per_s[rates.link_pooled].tolist() == [POOL_B, POOL_B]
+    graph = transfers(8, 8)
+    ends = play_fluid(graph, np.ones(2), rates).end_s
+    assert ends.tolist() == pytest.approx([2.0, 2.0])
+    few = shared_links(transfers(4, 4), np.ones(1), SITES)
+    assert not few.link_pooled.any()
+
+
+def test_pinned_up_links_are_each_senders_own() -> None:
+    pinned = replace(SITES.tiers[2], pooling="pinned")
+    cluster = replace(SITES, tiers=(*SITES.tiers[:2], pinned))
+    graph = transfers(8, 8)
+    rates = shared_links(graph, np.full(1, 4.0), cluster)  # 3.125 of 6.25 GB/s each
+    assert not len(rates.link_name)
+    rates = shared_links(graph, np.full(1, 2.0), cluster)
+    assert {n for n in rates.link_name if "wide" in n} == {
+        "wide-area of GPU 0, out",
+        "wide-area of GPU 16, in",
+    }
+    assert play_fluid(graph, np.full(2, 2.0), rates).end_s.tolist() == pytest.approx([4.0, 4.0])
+
+
+def test_an_all_to_all_sends_a_far_tier_only_what_lies_beyond_it() -> None:
+    span = Span((4, 2, 1), (8, 16, 32), (1.0, 1.0, 0.0), (8, 16, 32))
+    table = WorkTable.from_rows([row("all_to_all", 32, 4, 8e9, span=span)])
+    use = link_use(table, np.ones(1), SITES)
+    assert use.sender_bytes_per_s[0].tolist() == pytest.approx([0.0, 6e9, 4e9])
+    assert use.senders[0, 2] == 16
+    assert use.domains[0, 2] == 2
+    assert use.held.tolist() == [1, 8, 16]

@@ -218,8 +218,10 @@ def _between(group: Group, calibration: Calibration, cluster: Cluster) -> Priced
 def _by_own(group: Group, sweeps: OwnSweeps, bandwidth: float, cluster: Cluster) -> Priced:
     """The time by the network's own sweeps; measured and interpolated ones keep their origin."""
     nearest = sweeps.nearest(group.n_nodes)
-    # What NVLink lets through is in the sweep already: the same NICs give the same time.
-    seen = min(group.network_bytes_per_s, max(bandwidth, nearest.nominal_bytes_per_s))
+    # What NVLink lets through is in a sweep of the collective itself: the same NICs give the same
+    # time. It is not in that of an all-reduce, which NVLink may reduce in its switches.
+    through = nearest.nominal_bytes_per_s if nearest.part == 1.0 else 0.0
+    seen = min(group.network_bytes_per_s, max(bandwidth, through))
     ideal = _ideal_s(group, seen)
     time = sweeps.time_s(ideal, group.n_nodes)
     known = _estimate_of(nearest, ideal, group)

@@ -84,8 +84,7 @@ def find_places(job: Job, pairs: Iterable[tuple[int, int]], ends: tuple[int, int
     `ends` are the first and the last stage, which share a tied embedding.
     """
     plan, cluster = job.parallelism, job.cluster
-    sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp}
-    device = job.placement.devices_of(sizes).reshape(plan.pp, plan.stage_ranks)
+    device = job.placement.devices_of(plan.sizes).reshape(plan.pp, plan.stage_ranks)
     domain = np.stack([_domain(device, cluster, k) for k in range(len(cluster.tiers))])
     held = tuple(int(np.bincount(d.ravel()).max()) for d in domain)
     columns: dict[str, tuple[Columns, ...]] = {}

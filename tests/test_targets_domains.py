@@ -1,0 +1,64 @@
+"""NVLink domains, products and expert exchange against published figures.
+
+The figures and their sources are in bench/targets_domains.py, what they show in docs/targets.md.
+"""
+
+from __future__ import annotations
+
+import pytest
+from bench import targets_domains as targets
+
+WITHIN = 0.15
+
+
+def test_experts_gain_much_from_a_larger_domain_and_dense_models_little() -> None:
+    gains = {name: targets.domain_steps(name)[1] for name in targets.DOMAIN_JOBS}
+    experts = gains.pop("deepseek-v3-2048xh800")
+    assert experts.speedup > 1.25
+    for dense in gains.values():
+        assert 1.0 <= dense.speedup < 1.02
+        assert experts.speedup - 1.0 > 10.0 * (dense.speedup - 1.0)
+
+
+@pytest.mark.parametrize("model", targets.PAIRS)
+def test_the_gain_of_a_product_is_forecast_with_the_published_rates_of_its_exchange(
+    model: str,
+) -> None:
+    ours, theirs = targets.PAIRS[model]
+    found = [targets.tokens_with_own_kernels(model, which) for which in (0, 1)]
+    assert found[0] / found[1] == pytest.approx(ours.published / theirs.published, rel=WITHIN)
+    assert found[0] == pytest.approx(ours.published, rel=WITHIN)
+    assert found[1] == pytest.approx(theirs.published, rel=0.2)
+
+
+def test_the_gain_of_qwen3_is_forecast_as_shipped() -> None:
+    ours, theirs = targets.PAIRS["Qwen3-235B"]
+    ratio = targets.tokens("Qwen3-235B", 0) / targets.tokens("Qwen3-235B", 1)
+    assert ratio == pytest.approx(ours.published / theirs.published, rel=WITHIN)
+
+
+@pytest.mark.parametrize("kind", ["dispatch", "combine"])
+@pytest.mark.parametrize("inside", [False, True], ids=["H100", "GB200"])
+def test_a_plain_exchange_takes_as_long_as_published(kind: str, inside: bool) -> None:
+    published = targets.EXCHANGE_US["plain", kind][inside] * 1e-6
+    assert targets.exchange_s(kind, False, inside) == pytest.approx(published, rel=WITHIN)
+
+
+@pytest.mark.parametrize("kind", ["dispatch", "combine"])
+@pytest.mark.parametrize("inside", [False, True], ids=["H100", "GB200"])
+def test_a_fused_exchange_takes_its_bytes_over_the_rates_of_deepep(kind: str, inside: bool) -> None:
+    published = targets.EXCHANGE_US["fused", kind][inside] * 1e-6
+    assert targets.by_published_rate_s(kind, inside) == pytest.approx(published, rel=WITHIN)
+
+
+def test_a_token_is_sent_to_fewer_ranks_than_it_has_experts() -> None:
+    # a rank's four experts are all unused with probability (248 x 247 x 246 x 245) / (256 x ...)
+    unused = (248 * 247 * 246 * 245) / (256 * 255 * 254 * 253)
+    assert targets.distinct_ranks() == pytest.approx(64 * (1 - unused))
+
+
+def test_an_all_to_all_in_one_rack_is_as_measured_and_slower_over_two() -> None:
+    assert targets.gb300_busbw(1) == pytest.approx(targets.GB300_BUSBW[1], rel=0.01)
+    assert targets.gb300_busbw(1, "gb200") == pytest.approx(targets.GB300_BUSBW[1], rel=0.25)
+    # the published fall is by 14, see docs/targets.md
+    assert targets.gb300_busbw(2) < 0.4 * targets.gb300_busbw(1)
