@@ -32,6 +32,8 @@ class GraphForecast:
     coverage : mapping of origin to share of busy time
     calibration : str
         "" where every operator stated its duration.
+    replay : mapping, optional
+        Of a recorded run: its recorded and its replayed step, the error and the largest allowed.
     """
 
     name: str
@@ -42,6 +44,7 @@ class GraphForecast:
     coverage: Mapping[str, float]
     calibration: str
     warnings: tuple[str, ...]
+    replay: Mapping[str, float] | None = None
 
 
 def forecast_graph(

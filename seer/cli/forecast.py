@@ -59,6 +59,14 @@ Slowdown = Annotated[
 ShareLinks = Annotated[
     bool, typer.Option("--share-links", help="Let messages that meet on a NIC or NVLink share it.")
 ]
+MaxReplayError = Annotated[
+    float,
+    typer.Option(
+        "--max-replay-error",
+        min=0.0,
+        help="Refuse a profiler trace whose graph misses its own step by a larger share.",
+    ),
+]
 Unfold = Annotated[bool, typer.Option("--unfold", help="Play every rank, not one per stage.")]
 MaxOperators = Annotated[int, typer.Option("--max-operators", help="Refuse larger graphs.", min=1)]
 
@@ -78,6 +86,7 @@ def forecast(
     timeline: TimelineFile = None,
     as_: AsOption = None,
     given: GivenOption = None,
+    max_replay_error: MaxReplayError = 0.05,
     overlap_slowdown: Slowdown = 0.0,
     share_links: ShareLinks = False,
     unfold: Unfold = False,
@@ -114,7 +123,8 @@ def forecast(
         raise UsageError(f"'{as_[:80]}' is not a form of a job", where="--as", hint="megatron")
     if not words and _is_trace(job):
         _refuse_job_options(flags | {"gpus": None}, job, "a trace")
-        return _trace(job, gpus, given, *machine, timeline, json, output)
+        of_trace = _traced(job, gpus, given, machine, set_, max_replay_error, output)
+        return _show_graph(of_trace, timeline, json, output)
     if given:
         raise UsageError("only a trace is asked for what it leaves open", where="--given")
     if _is_graph(job, words):
@@ -254,27 +264,60 @@ def _graph(
     _show_graph(found, timeline, json, output)
 
 
-def _trace(
+def _traced(
     path: str,
     gpus: int | None,
     given: list[str] | None,
-    cluster: str | None,
-    calibration: str | None,
-    timeline: str | None,
-    json: bool,
+    machine: tuple[str | None, str | None],
+    edits: list[str] | None,
+    max_replay_error: float,
     output: Output,
-) -> None:
-    """Forecast the workload of a trace."""
+) -> GraphForecast:
+    """Forecast the workload of a trace on a machine: cluster and calibration."""
     from seer.graph_forecast import forecast_traced
     from seer.readers.given import parse_given
     from seer.readers.specs import read_cluster
-    from seer.readers.traces import read_trace
+    from seer.readers.traces import find_traces, read_trace
 
-    traced = read_trace(path, parse_given(given or (), gpus))
-    found = forecast_traced(
-        traced, cluster=read_cluster(cluster) if cluster else None, calibration=calibration
+    cluster, calibration = machine
+    options = parse_given(given or (), gpus)
+    files = find_traces(path)
+    if files.format == "kineto":
+        from seer.readers.kineto.summary import read_kineto
+        from seer.replay.forecast import forecast_recording
+
+        recording = read_kineto(files.paths, options, name=path, progress=output.progress)
+        output.progress("")
+        return forecast_recording(
+            recording,
+            cluster=cluster,
+            calibration=calibration,
+            dp=_data_parallel(edits),
+            device=options.device,
+            max_replay_error=max_replay_error,
+        )
+    if edits:
+        raise UsageError("a workload of this format cannot be edited", where=f"--set {edits[0]}")
+    return forecast_traced(
+        read_trace(path, options),
+        cluster=read_cluster(cluster) if cluster else None,
+        calibration=calibration,
     )
-    _show_graph(found, timeline, json, output)
+
+
+def _data_parallel(edits: list[str] | None) -> int | None:
+    """The one thing of a recorded run that can be set: its data-parallel ranks."""
+    from seer.readers.overrides import parse_overrides
+
+    changes = parse_overrides(edits or ())
+    for path, value in changes.items():
+        if path != "parallelism.dp":
+            what = f"'{path[:60]}' of a recorded run cannot be set"
+            raise UsageError(what, where="--set", hint="parallelism.dp")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UsageError(f"{value!r} is no number of ranks", where="--set parallelism.dp")
+        return value
+    return None
 
 
 def _show_graph(found: GraphForecast, timeline: str | None, json: bool, output: Output) -> None:

@@ -38,7 +38,7 @@ GivenOption = Annotated[
         "--given",
         metavar="KEY=VALUE",
         help="What a trace leaves open: message-bytes:NAME*='64 MiB', model-parallel=8, "
-        "topology=8,4, compute-unit=us.",
+        "topology=8,4, compute-unit=us, device=V100.",
     ),
 ]
 JobArgument = Annotated[

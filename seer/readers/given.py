@@ -9,7 +9,16 @@ from seer.errors import UsageError, nearest
 from seer.readers.traced import TraceOptions
 from seer.units import parse_bytes, parse_seconds
 
-KEYS = ("model-parallel", "topology", "message-bytes", "group", "compute-unit")
+KEYS = (
+    "model-parallel",
+    "topology",
+    "message-bytes",
+    "group",
+    "compute-unit",
+    "device",
+    "step",
+    "patterns",
+)
 
 
 def parse_given(texts: Iterable[str], gpus: int | None = None) -> TraceOptions:
@@ -40,6 +49,8 @@ def parse_given(texts: Iterable[str], gpus: int | None = None) -> TraceOptions:
             unit = value.strip()
             text_s = unit if unit[:1].isdigit() else f"1 {unit}"
             values["compute_unit_s"] = _positive(parse_seconds(text_s, where), where)
+        elif name in ("device", "step", "patterns"):
+            values[name] = value.strip()
         elif name == "topology":
             values["topology"] = tuple(_whole(part, where) for part in value.split(","))
         else:

@@ -95,6 +95,8 @@ class TraceOptions:
         What one unit of computation in a workload text is.
     step : str or None
         The annotation that marks the steps of a profiler trace.
+    device : str or None
+        What a profiler trace was recorded on, where it does not say.
     patterns : str or None
         A file with patterns of kernel names that communicate (see `docs/formats.md`).
     """
@@ -108,6 +110,7 @@ class TraceOptions:
     look: bool = False
     step: str | None = None
     patterns: str | None = None
+    device: str | None = None
 
     def size_of(self, name: str) -> float | None:
         """The message size that the user gives for an operator without one.

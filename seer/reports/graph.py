@@ -33,6 +33,7 @@ def to_json(found: GraphForecast) -> dict[str, Any]:
         },
         "coverage": dict(found.coverage),
         "operators": len(found.played.graph),
+        **({"replay": dict(found.replay)} if found.replay else {}),
         "provenance": {"version": seer.__version__, "calibration": found.calibration or None},
         "warnings": list(found.warnings),
     }
@@ -41,10 +42,16 @@ def to_json(found: GraphForecast) -> dict[str, Any]:
 def print_graph_forecast(found: GraphForecast, console: Console) -> None:
     """The time, its parts on the rank that ends last, and the operators that take longest."""
     console.print(f"[bold]{escape(found.name)}[/bold]")
+    if found.replay:
+        recorded = format_seconds(found.replay["recorded_step_s"])
+        console.print(f"replays its recorded step of {recorded} {found.replay['error']:+.2%} off")
     console.print(
         f"time {format_seconds(found.iteration_time_s)}, {len(found.played.graph):,} operators, "
         f"read on rank {found.analysis.rank}, which ends last"
     )
+    if found.replay:
+        parts = (f"{share:.0%} {origin}" for origin, share in found.coverage.items() if share > 0)
+        console.print(f"durations of the busy time: {', '.join(parts)}")
     table = Table(box=None, pad_edge=False)
     table.add_column("part", no_wrap=True, overflow="ellipsis", max_width=NAME_WIDTH)
     table.add_column("time", justify="right")

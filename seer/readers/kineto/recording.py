@@ -85,6 +85,15 @@ class Recording:
     name: str = ""
     warnings: tuple[str, ...] = ()
 
+    @property
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """Global ranks of each group by its label; empty where they are not recorded."""
+        found: dict[str, tuple[int, ...]] = {}
+        for plan in self.plans:
+            for members, label in zip(plan.communication.members, plan.labels, strict=True):
+                found.setdefault(label, members)
+        return found
+
 
 def record(
     traces: Sequence[RankTrace], *, patterns: Patterns | None = None, step: str | None = None

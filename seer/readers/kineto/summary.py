@@ -31,17 +31,34 @@ def read_kineto(
     traces, notes = read_ranks(paths, progress)
     recording = record(traces, patterns=read_patterns(options.patterns), step=options.step)
     where = name or os.fspath(paths[0])
-    recording = replace(recording, name=where)
+    recording = replace(_with_sizes(recording, options), name=where)
     return replace(recording, warnings=(*notes, *warnings_of(recording)))
+
+
+def _with_sizes(recording: Recording, options: TraceOptions) -> Recording:
+    """Message sizes that the user gives, by the name of the communication."""
+    works, work = recording.works, recording.graph.work
+    sizes = {
+        row: size
+        for row in np.flatnonzero(works.communicates).tolist()
+        if (size := options.size_of(work.name[row])) is not None
+    }
+    if not sizes:
+        return recording
+    rows = np.array(list(sizes))
+    message, is_sized = work.message_bytes.copy(), works.is_sized.copy()
+    message[rows], is_sized[rows] = list(sizes.values()), True
+    table = replace(work, message_bytes=message)
+    return replace(
+        recording,
+        graph=replace(recording.graph, work=table),
+        works=replace(works, table=table, is_sized=is_sized),
+    )
 
 
 def traced(recording: Recording) -> Traced:
     """The recording with durations in its rows of work, as other formats give it."""
-    groups: dict[str, tuple[int, ...]] = {}
-    for plan in recording.plans:
-        for members, label in zip(plan.communication.members, plan.labels, strict=True):
-            groups.setdefault(label, members)
-    return Traced(with_durations(recording), groups, summarise(recording))
+    return Traced(with_durations(recording), recording.groups, summarise(recording))
 
 
 def with_durations(recording: Recording) -> OperatorGraph:

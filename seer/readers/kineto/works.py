@@ -123,7 +123,8 @@ def _gpu_rows(plan: RankPlan, table: _Table) -> NDArray[np.int32]:
         zip(plan.communication.row.tolist(), range(len(plan.communication)), strict=True)
     )
     shapes = _Shapes(trace)
-    seen: dict[tuple[int, int, int], int] = {}
+    optimizes = _in_optimizer(plan)
+    seen: dict[tuple[int, int, int, bool], int] = {}
     names = trace.gpu.name_id.tolist()
     for i, asked in enumerate(parent.tolist()):
         if i in communication:
@@ -132,13 +133,26 @@ def _gpu_rows(plan: RankPlan, table: _Table) -> NDArray[np.int32]:
         shape = shapes.of(asked)
         size = -1.0 if np.isnan(trace.size_bytes[i]) else float(trace.size_bytes[i])
         sort = 0 if trace.is_kernel[i] else 1 if trace.is_copy[i] else 2
-        key = (names[i], shape, int(size) if sort else -1)
+        key = (names[i], shape, int(size) if sort else -1, bool(optimizes[i]))
         if key not in seen:
-            seen[key] = table.add(
-                *_row(trace, i, asked, shapes, sort, size), "copy" if sort else ""
-            )
+            row, is_sized, kernel = _row(trace, i, asked, shapes, sort, size)
+            if optimizes[i] and row["kind"] == OperatorKind.memory and not sort:
+                row |= {"kind": OperatorKind.optimizer}
+            seen[key] = table.add(row, is_sized, kernel, "copy" if sort else "")
         rows[i] = seen[key]
     return rows
+
+
+def _in_optimizer(plan: RankPlan) -> NDArray[np.bool_]:
+    """Which GPU operators were launched within an annotation `Optimizer.step#...`: bool[G]."""
+    marks, launches = plan.trace.marks, plan.launches
+    chosen = np.array([n.startswith("Optimizer.step") for n in plan.trace.names], np.bool_)
+    inside = np.zeros(len(plan.trace.gpu), np.bool_)
+    for row in np.flatnonzero(chosen[marks.name_id]).tolist() if len(marks) else ():
+        mine = launches.thread == marks.lane[row]
+        began, ended = marks.start_us[row], marks.end_us[row]
+        inside |= mine & (launches.launch_us >= began) & (launches.launch_us < ended)
+    return inside
 
 
 def _row(

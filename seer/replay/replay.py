@@ -27,11 +27,12 @@ LARGEST_SCALE = 1e6
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a recording. Seconds."""
+    """One step of a recording; begin and length as recorded and as played. Seconds."""
 
     label: str
     start_s: float
     recorded_s: float
+    replayed_start_s: float
     replayed_s: float
 
 
@@ -151,8 +152,9 @@ def steps_of(recording: Recording, timeline: Timeline) -> tuple[Step, ...]:
     start = float(recording.member_start_s[chosen].min(initial=np.inf))
     recorded = float(recording.member_end_s[chosen].max(initial=-np.inf)) - start
     rows = recording.member[chosen]
-    played = timeline.end_s[rows].max(initial=-np.inf) - begins[rows].min(initial=np.inf)
-    return (Step(label, start, recorded, float(played)),)
+    begin = float(begins[rows].min(initial=np.inf))
+    played = float(timeline.end_s[rows].max(initial=-np.inf)) - begin
+    return (Step(label, start, recorded, begin, played),)
 
 
 def _step(recording: Recording, begins: Floats, first: NDArray[np.int64], k: int) -> Step:
@@ -160,7 +162,8 @@ def _step(recording: Recording, begins: Floats, first: NDArray[np.int64], k: int
     one, other = int(first[k]), int(first[k + 1])
     start = float(recording.start_s[one])
     recorded = float(recording.start_s[other]) - start
-    return Step(label, start, recorded, float(begins[other] - begins[one]))
+    played = float(begins[one]), float(begins[other] - begins[one])
+    return Step(label, start, recorded, *played)
 
 
 def _span(recording: Recording, timeline: Timeline) -> float:
