@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seer import cost
 from seer.calibration import Calibration
+from seer.caveats import caveats
 from seer.cost.links import shared_links
 from seer.cost.physics import peak_of
 from seer.fluid import FluidRates, play_fluid
@@ -317,7 +317,7 @@ def _read_off(prepared: Prepared, played: Played, factor: Factor) -> Forecast:
         peak_bytes=peak,
         memory_parts=stage_bytes(plan, heaviest),
         coverage=coverage,
-        warnings=_warnings(job, prepared.calibration, pricing, interval, float(peak[heaviest])),
+        warnings=caveats(job, prepared.calibration, pricing, interval, float(peak[heaviest])),
     )
 
 
@@ -359,42 +359,3 @@ def time_by_work(plan: Plan, played: Played, rank: int) -> NDArray[np.float64]:
             inner_graph.work_id, weights=inner_timeline.duration_s, minlength=len(plan.work)
         )
     return seconds
-
-
-def _warnings(
-    job: Job,
-    calibration: Calibration,
-    pricing: cost.Pricing,
-    interval: tuple[float, float] | None,
-    peak: float,
-) -> tuple[str, ...]:
-    found = [*pricing.notes, *_another_device(job, calibration)]
-    found += [
-        f"{'optimizer states' if what == 'optimizer' else what} are held in host memory: their "
-        "traffic over the host link is not priced, so the step is longer than this forecast"
-        for what in job.training.offload
-    ]
-    if interval is None:
-        found.append("the calibration carries no spreads: no interval can be given")
-    capacity = job.cluster.device.memory_bytes
-    if peak > capacity:
-        found.append(
-            f"the heaviest rank needs {peak / 2**30:.1f} GiB, the device has "
-            f"{capacity / 2**30:.1f} GiB: this plan does not fit"
-        )
-    return tuple(found)
-
-
-def _another_device(job: Job, calibration: Calibration) -> list[str]:
-    """A warning where the calibration is not of the machine that the cluster is made of."""
-    cluster = job.cluster
-    ours = PurePath(cluster.calibration.removesuffix(".gz")).name.removesuffix(".json")
-    named = calibration.name in (ours, cluster.calibration)
-    of_it = calibration.device in (ours, cluster.device.name)
-    own_file = ours != cluster.calibration and job.calibration == cluster.calibration
-    if named or of_it or own_file:
-        return []
-    return [
-        f"the calibration {calibration.name} is of the device {calibration.device}, but "
-        f"{cluster.name} is made of {cluster.device.name}, whose calibration is {ours}"
-    ]

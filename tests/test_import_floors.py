@@ -30,6 +30,7 @@ FLOORS = {
     "fit": 3,
     "readers": 3,
     "forecast": 4,
+    "caveats": 4,
     "choose": 4,
     "plans": 4,
     "graph_forecast": 4,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import jobs
@@ -113,3 +114,13 @@ def test_a_table_with_a_reading_and_a_csv(capsys: pytest.CaptureFixture[str]) ->
     assert len(lines) == 5
     assert main(["whatif", "straggler", SMALL, "--stage", "7"]) == 2
     assert "stages 0 to 0" in capsys.readouterr().err
+
+
+def test_a_slow_nic_before_a_narrower_link_costs_little() -> None:
+    """Half of a NIC is still far more than its share of the up-links between two sites."""
+    job = read_job("llama3-70b-1024xh100", {"cluster": "two-sites-h100"})
+    wide = job.cluster.tiers[-1]
+    thin = replace(wide, oversubscription=64.0)
+    far = replace(job, cluster=replace(job.cluster, tiers=(*job.cluster.tiers[:-1], thin)))
+    _, slow = straggle(far, [Straggler(Part.nic, 2.0, 0)])
+    assert slow.slowdown < 1.02

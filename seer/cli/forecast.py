@@ -57,7 +57,7 @@ Slowdown = Annotated[
     ),
 ]
 ShareLinks = Annotated[
-    bool, typer.Option("--share-links", help="Let messages that meet on a NIC or NVLink share it.")
+    bool, typer.Option("--share-links", help="Let messages that meet on a link share it.")
 ]
 MaxReplayError = Annotated[
     float,

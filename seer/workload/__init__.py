@@ -1,6 +1,7 @@
 """What would run: from a job to a plan, and from a plan to an operator graph."""
 
 from seer.workload.assemble import copies_of_streams, fold, unfold, unfolded_size
+from seer.workload.groups import groups_cut
 from seer.workload.memory import virtual_stage_layers
 from seer.workload.parts import Parts
 from seer.workload.peaks import heaviest_bytes, peak_bytes, stage_bytes
@@ -19,6 +20,7 @@ __all__ = [
     "Slot",
     "copies_of_streams",
     "fold",
+    "groups_cut",
     "heaviest_bytes",
     "lay_out",
     "matrix_type",

@@ -78,6 +78,22 @@ def process_groups(parallelism: ParallelismSpec) -> dict[str, ProcessGroup]:
     return {group.name: group for group in groups}
 
 
+def groups_cut(parallelism: ParallelismSpec, cluster: Cluster) -> dict[str, int]:
+    """Groups that would fit an NVLink domain but lie across a border, and ranks that each covers.
+
+    Ranks fill the domains one after another.
+    """
+    # these lie inside dp, and where experts are not spread also those of experts do
+    inside = {"shard", "replicate"} | ({"etp", "edp"} if parallelism.ep == 1 else set())
+    found = {}
+    for name, group in process_groups(parallelism).items():
+        block = group.stride * group.size
+        fits = name not in inside and group.size > 1 and block <= cluster.devices_per_node
+        if fits and cluster.nodes_spanned(group.stride, group.size)[0] > 1:
+            found[name] = block
+    return found
+
+
 def communication_columns(kind: OperatorKind, columns: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of an operator over a group: of a transfer, those of a ring's next member.
 
