@@ -67,6 +67,9 @@ class Tier:
     distance_km, latency_s_per_km : float
         Length of the links, one way, and the delay of one km (fibre of refractive index 1.47 to
         1.5: ITU-T G.652; 5 us).
+    window_bytes : float
+        Bytes of one GPU that may be on their way at once: it sends no more than this per round
+        trip. 0 = unlimited.
     ports : int
         Ports of a GPU that share its bandwidth (2 = dual ports, each half).
     wiring : str
@@ -90,6 +93,7 @@ class Tier:
     efficiency: float = 1.0
     distance_km: float = 0.0
     latency_s_per_km: float = 5e-6
+    window_bytes: float = 0.0
     ports: int = 1
     wiring: str = "all"
     in_network_reduction: bool = False
@@ -105,12 +109,23 @@ class Tier:
         return self.latency_s + self.distance_km * self.latency_s_per_km
 
     @property
+    def window_bytes_per_s(self) -> float:
+        """The window over a round trip; infinite without one.
+
+        >>> Tier("far", 0, 1e9, 0.0, distance_km=500, window_bytes=5e6).window_bytes_per_s
+        1000000000.0
+        """
+        if not self.window_bytes:
+            return float("inf")
+        return self.window_bytes / max(2.0 * self.delay_s, 1e-12)
+
+    @property
     def share_bytes_per_s(self) -> float:
         """What each GPU has when all GPUs below send at once, in bytes/s and per direction."""
         return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription
 
     def sender_bytes_per_s(self, sending: float = 1.0, domain: int = 0, job: int = 0) -> float:
-        """What one sender has across this tier, in bytes/s.
+        """What one sender has across this tier, in bytes/s; no more than its window lets out.
 
         Parameters
         ----------
@@ -124,12 +139,13 @@ class Tier:
         (4000000000.0, 16000000000.0)
         """
         if self.pooling == "pinned":
-            return self.share_bytes_per_s
+            return min(self.share_bytes_per_s, self.window_bytes_per_s)
         others = 1.0
         if domain and job and job < domain:
             others = (job + self.background * (domain - job)) / domain
         share = self.share_bytes_per_s / max(sending * others, 1e-12)
-        return min(self.bandwidth_bytes_per_s * self.efficiency, share)
+        port = self.bandwidth_bytes_per_s * self.efficiency
+        return min(port, share, self.window_bytes_per_s)
 
 
 @dataclass(frozen=True)
@@ -172,7 +188,8 @@ class Cluster:
     """Devices joined by tiers; `tiers[0]` is the NVLink domain (the node), the rest the network.
 
     `calibration` names the calibration file that fits this device. With `pxn` a message to another
-    rail passes NVLink to the GPU of that rail first, as NCCL does since 2.12.
+    rail passes NVLink to the GPU of that rail first, as NCCL does since 2.12. `host_gpus` are the
+    GPUs of one host where a node, the NVLink domain, holds several (NVL72: 18 hosts of four).
     """
 
     name: str
@@ -183,6 +200,12 @@ class Cluster:
     source: str = ""
     notes: tuple[str, ...] = field(default=())
     pxn: bool = True
+    host_gpus: int = 0
+
+    @property
+    def host(self) -> int:
+        """GPUs that a scheduler hands out together."""
+        return self.host_gpus or self.devices_per_node
 
     @property
     def nvlink(self) -> Tier:

@@ -186,6 +186,9 @@ def test_only_the_stages_at_a_cut_send_across_it() -> None:
     # Four stages of four ranks, two to a pod of eight: one stage of two sends out of the pod.
     found = transfers(placed(Placement(), tp=2, dp=2, pp=4))
     assert found[2] == 0.5
-    # Interleaved, the last stage also sends to the first: both stages at the ends do.
+    # Interleaved, stage 3 also sends to stage 0, and gradients come back: still one at a time.
     wrapped = placed(Placement(), tp=2, dp=2, pp=4, vpp=2, schedule="interleaved")
-    assert transfers(wrapped)[2] == 1.0
+    assert transfers(wrapped)[2] == 0.5
+    # A pod for each stage: all of it sends.
+    small = replace(CLUSTER, tiers=(*TIERS[:1], replace(TIERS[1], size=4), *TIERS[2:]))
+    assert transfers(placed(Placement(), small, tp=2, dp=2, pp=4))[2] == 1.0

@@ -91,6 +91,7 @@ class _Tier(Spec):
     efficiency: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     distance_km: Annotated[float, Field(ge=0.0, le=4e5)] = 0.0
     latency_s_per_km: Seconds = 5e-6
+    window_bytes: Bytes = 0.0
     ports: Annotated[int, Field(ge=1, le=64)] = 1
     wiring: Literal["all", "rail"] = "all"
     in_network_reduction: bool = False
@@ -106,6 +107,7 @@ class _Cluster(Spec):
     source: str = ""
     notes: Annotated[list[str], Field(default_factory=list)]
     pxn: bool = True
+    host_gpus: Size = 0
 
 
 _FRAMEWORK_CHOICES: dict[str, Any] = {
@@ -174,7 +176,11 @@ def _on_base(value: dict[str, Any], folder: Path | None, place: str) -> dict[str
     if not isinstance(found, dict) or "base" in found:
         what = "the base of a cluster is a cluster spec without a base of its own"
         raise UsageError(what, where=f"{place}: base")
-    inherited = {key: part for key, part in found.items() if key in ("device", "devices_per_node")}
+    inherited = {
+        key: part
+        for key, part in found.items()
+        if key in ("device", "devices_per_node", "host_gpus")
+    }
     inherited |= {key: found[key] for key in ("calibration", "tiers") if key in found}
     return inherited | value
 
@@ -231,6 +237,9 @@ def _experts(spec: _Model, place: str) -> None:
 
 def _check_tiers(spec: _Cluster, place: str) -> None:
     """A domain of a tier is made of whole nodes, and of whole domains of the tier below."""
+    if spec.host_gpus and spec.devices_per_node % spec.host_gpus:
+        what = f"a node of {spec.devices_per_node} GPUs is not made of hosts of {spec.host_gpus}"
+        raise UsageError(what, where=f"{place}: host_gpus")
     last = len(spec.tiers) - 1
     below = spec.devices_per_node
     for i, tier in enumerate(spec.tiers):
@@ -268,6 +277,7 @@ def read_cluster(source: Source, where: str = "") -> Cluster:
         source=spec.source,
         notes=tuple(spec.notes),
         pxn=spec.pxn,
+        host_gpus=spec.host_gpus,
     )
 
 

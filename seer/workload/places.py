@@ -8,7 +8,7 @@ partition of the ranks of a stage (colour refinement), so that playing one rank 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,8 +78,12 @@ def needs_places(job: Job) -> bool:
     return not job.placement.packed or len(tiers) > 2 or not plain
 
 
-def find_places(job: Job, pairs: Iterable[tuple[int, int]], ends: tuple[int, int]) -> Places:
-    """The places of a job whose stages send to each other as in `pairs` (from, to).
+def find_places(
+    job: Job, ways: Sequence[Sequence[tuple[int, int]]], ends: tuple[int, int]
+) -> Places:
+    """The places of a job whose stages send to each other as in `ways` (from, to).
+
+    One way forward through the pipeline and one back.
 
     `ends` are the first and the last stage, which share a tied embedding.
     """
@@ -95,11 +99,22 @@ def find_places(job: Job, pairs: Iterable[tuple[int, int]], ends: tuple[int, int
             found = _signatures(domain, group)
             signature[name], distinct = _distinct(found)
             columns[name] = tuple(_columns(row, group.size, cluster, held) for row in distinct)
-    pair, pair_columns = _pairs(domain, sorted(set(pairs)), ends, cluster, held)
+    pair, pair_columns = _pairs(domain, ways, ends, cluster, held)
     columns["pair"] = pair_columns
     classes = _classes(groups, signature, pair, plan.stage_ranks)
     alone = frozenset(name for name in STREAMS[1:] if _alone(groups[name], classes))
     return Places(columns, signature, pair, classes, alone)
+
+
+def whole_job_columns(job: Job) -> Columns:
+    """The columns of a group of all ranks of a job, in the order of their devices."""
+    plan, cluster = job.parallelism, job.cluster
+    sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp}
+    device = np.sort(job.placement.devices_of(sizes)).reshape(1, -1)
+    domain = np.stack([_domain(device, cluster, k) for k in range(len(cluster.tiers))])
+    held = tuple(int(np.bincount(d.ravel()).max()) for d in domain)
+    found = _signatures(domain, ProcessGroup("all", 1, job.gpus))
+    return _columns(found.reshape(-1), job.gpus, cluster, held)
 
 
 def _domain(device: Ints, cluster: Cluster, tier: int) -> Ints:
@@ -170,22 +185,21 @@ def _columns(row: Ints, size: int, cluster: Cluster, held: tuple[int, ...]) -> C
 
 def _pairs(
     domain: Ints,
-    pairs: list[tuple[int, int]],
+    ways: Sequence[Sequence[tuple[int, int]]],
     ends: tuple[int, int],
     cluster: Cluster,
     held: tuple[int, ...],
 ) -> tuple[dict[tuple[int, int], Ints], tuple[Columns, ...]]:
     """Signatures of the transfers of every pair of stages, and their columns.
 
-    All stages that send out of a domain are taken to send at once: forward and backward passes of a
-    pipeline alternate in step.
+    All stages that send out of a domain in one direction of the pipeline are taken to send at once,
+    those of the other direction in between: a stage alternates forward and backward passes.
     """
     tiers = len(domain)
-    senders = [np.zeros(int(d.max()) + 1, np.int64) for d in domain]
-    for source, target in pairs:
-        for tier in range(tiers):
-            out = domain[tier, source] != domain[tier, target]
-            senders[tier] += np.bincount(domain[tier, source][out], minlength=len(senders[tier]))
+    senders = [
+        np.max([_senders(domain[tier], way) for way in ways], axis=0) for tier in range(tiers)
+    ]
+    pairs = sorted({pair for way in ways for pair in way})
     rows = []
     if ends[0] != ends[1] and ends not in pairs:
         pairs = [*pairs, ends]
@@ -202,6 +216,15 @@ def _pairs(
     signature, distinct = _distinct(np.stack(rows))
     columns = tuple(_pair_columns(int(t), int(n), cluster, held) for t, n in distinct)
     return dict(zip(pairs, signature, strict=True)), columns
+
+
+def _senders(domain: Ints, pairs: Sequence[tuple[int, int]]) -> Ints:
+    """Ranks of each domain that send out of it along these pairs of stages."""
+    found = np.zeros(int(domain.max()) + 1, np.int64)
+    for source, target in pairs:
+        out = domain[source] != domain[target]
+        found += np.bincount(domain[source][out], minlength=len(found))
+    return found
 
 
 def _pair_columns(top: int, sending: int, cluster: Cluster, held: tuple[int, ...]) -> Columns:

@@ -149,14 +149,15 @@ def _columns(job: Job, places: Places | None) -> GroupColumns:
     return {**dict.fromkeys(groups, alone), **first}
 
 
-def _stage_pairs(schedule: Schedule) -> set[tuple[int, int]]:
-    """Stages that send to each other (from, to): neighbours in the pipeline, both ways."""
-    pairs: set[tuple[int, int]] = set()
+def _stage_pairs(schedule: Schedule) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Stages that send to each other (from, to), forward and backward along the pipeline."""
+    forward: set[tuple[int, int]] = set()
     for replica in np.unique(schedule.replica).tolist():
         held = np.where(schedule.replica == replica, schedule.virtual_stage, -1)
         holder = [int(np.argwhere(held == v)[0, 0]) for v in range(schedule.virtual_stages)]
-        pairs |= set(pairwise(holder)) | set(pairwise(holder[::-1]))
-    return {(a, b) for a, b in pairs if a != b}
+        forward |= set(pairwise(holder))
+    kept = sorted((a, b) for a, b in forward if a != b)
+    return kept, sorted((b, a) for a, b in kept)
 
 
 def _schedule(job: Job, parts: Parts) -> Schedule:
