@@ -68,8 +68,9 @@ class Tier:
         Length of the links, one way, and the delay of one km (fibre of refractive index 1.47 to
         1.5: ITU-T G.652; 5 us).
     window_bytes : float
-        Bytes of one GPU that may be on their way at once: it sends no more than this per round
-        trip. 0 = unlimited.
+        Bytes of one GPU in a ring that may be on their way at once: it sends no more than this per
+        round trip. 0 = unlimited. Transfers and the exchange of two-level collectives are not held:
+        who runs them over a distance sizes their buffers for it.
     ports : int
         Ports of a GPU that share its bandwidth (2 = dual ports, each half).
     wiring : str
@@ -125,7 +126,7 @@ class Tier:
         return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription
 
     def sender_bytes_per_s(self, sending: float = 1.0, domain: int = 0, job: int = 0) -> float:
-        """What one sender has across this tier, in bytes/s; no more than its window lets out.
+        """What one sender has across this tier, in bytes/s.
 
         Parameters
         ----------
@@ -139,13 +140,12 @@ class Tier:
         (4000000000.0, 16000000000.0)
         """
         if self.pooling == "pinned":
-            return min(self.share_bytes_per_s, self.window_bytes_per_s)
+            return self.share_bytes_per_s
         others = 1.0
         if domain and job and job < domain:
             others = (job + self.background * (domain - job)) / domain
         share = self.share_bytes_per_s / max(sending * others, 1e-12)
-        port = self.bandwidth_bytes_per_s * self.efficiency
-        return min(port, share, self.window_bytes_per_s)
+        return min(self.bandwidth_bytes_per_s * self.efficiency, share)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,10 @@ class Placement:
     name : str
         What a person calls it.
     order : tuple of str
-        The dimensions from the fastest: ranks that differ only in the first sit side by side. The
-        last dimension is the one that spans sites.
+        The dimensions from the fastest: ranks that differ only in the first sit side by side.
+    replica_blocks : int
+        The replicas are cut into that many equal blocks, each placed in order before the next: a
+        block for each site. 1 = the last dimension of the order spans what is far.
     slice_gpus, slice_of : int
         Only the first `slice_gpus` of every `slice_of` devices are used (64 of the 72 of a rack);
         0 = all of them.
@@ -34,11 +36,13 @@ class Placement:
     slice_gpus: int = 0
     slice_of: int = 0
     devices: tuple[int, ...] = ()
+    replica_blocks: int = 1
 
     @property
     def packed(self) -> bool:
         """Whether ranks fill the devices one after another, as launchers do."""
-        return self.order == ORDER and not self.slice_of and not self.devices
+        plain = not self.slice_of and not self.devices and self.replica_blocks == 1
+        return self.order == ORDER and plain
 
     def devices_of(self, sizes: dict[str, int]) -> NDArray[np.int64]:
         """The device of each rank, ranks numbered over tp, cp, dp, pp. int64[ranks].
@@ -46,10 +50,14 @@ class Placement:
         >>> Placement(order=("tp", "cp", "pp", "dp")).devices_of(
         ...     {"tp": 1, "cp": 1, "dp": 2, "pp": 2}).tolist()
         [0, 2, 1, 3]
+        >>> Placement(replica_blocks=2).devices_of({"tp": 1, "cp": 1, "dp": 4, "pp": 2}).tolist()
+        [0, 1, 4, 5, 2, 3, 6, 7]
         """
-        shape = [sizes[name] for name in reversed(self.order)]
+        outer = ("block", *reversed(self.order))
+        counts = {**sizes, "block": self.replica_blocks, "dp": sizes["dp"] // self.replica_blocks}
+        shape = [counts[name] for name in outer]
         line = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
-        axes = [self.order[::-1].index(name) for name in reversed(ORDER)]
+        axes = [outer.index(name) for name in ("pp", "block", "dp", "cp", "tp")]
         position = line.transpose(axes).ravel()
         if self.devices:
             return np.asarray(np.array(self.devices, dtype=np.int64)[position])

@@ -62,7 +62,9 @@ def play_unfolded(plan: Plan) -> float:
 def placements(draw: st.DrawFn, ranks: int) -> Placement:
     """Any order on a line of devices, some of them left out, nodes shuffled or in order."""
     order = draw(st.sampled_from(ORDERS))
-    kind = draw(st.sampled_from(["line", "slices", "nodes", "devices"]))
+    kind = draw(st.sampled_from(["line", "blocks", "slices", "nodes", "devices"]))
+    if kind == "blocks":
+        return Placement("blocks", order, replica_blocks=2)
     if kind == "slices":
         return Placement("slices", order, slice_gpus=draw(st.sampled_from([3, 6])), slice_of=8)
     if kind == "nodes":

@@ -64,9 +64,12 @@ def find_way(
     if collective == "all_to_all":
         network = _all_to_all(n_ranks, cluster, span)
     else:
-        network = min(
+        senders = [
             _sender(cluster, k, _sending(collective, k, span), span) for k in range(1, top + 1)
-        ) * (1.0 if alone else per_node)
+        ]
+        if not alone:
+            senders += [tier.window_bytes_per_s for tier in cluster.tiers[1 : top + 1]]
+        network = min(senders) * (1.0 if alone else per_node)
     tier = cluster.tiers[top]
     two_level = tier.algorithm == "two-level" and collective in HOPS
     between = ceil(log2(max(span.domains[top - 1], 2))) * HOPS.get(collective, 1.0)

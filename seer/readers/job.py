@@ -254,7 +254,7 @@ def _resolve(
         notes=tuple(notes),
     )
     check_job(job)
-    check_placement(job.placement, job.gpus, f"{place}: placement")
+    check_placement(job.placement, job.gpus, job.parallelism.dp, f"{place}: placement")
     return replace(job, notes=(*notes, *recompute_notes(job.training, job.model)))
 
 

@@ -23,6 +23,7 @@ class _Slice(Spec):
 class _Placement(Spec):
     order: str = "tp-cp-ep-dp-pp"
     slice: _Slice | None = None
+    replica_blocks: Count = 1
     devices: Annotated[list[Device], Field(default_factory=list)]
 
 
@@ -51,6 +52,7 @@ def read_placement(source: Any, cluster: Cluster, folder: Path | None, where: st
     return Placement(
         name="as stated",
         order=read_order(spec.order, f"{where}.order"),
+        replica_blocks=spec.replica_blocks,
         slice_gpus=spec.slice.gpus if spec.slice else 0,
         slice_of=spec.slice.of if spec.slice else 0,
         devices=tuple(spec.devices),
@@ -70,8 +72,11 @@ def read_order(text: str, where: str) -> tuple[str, ...]:
     return words
 
 
-def check_placement(placement: Placement, gpus: int, where: str) -> None:
-    """Raise InfeasibleError where there is not a device for every rank."""
+def check_placement(placement: Placement, gpus: int, dp: int, where: str) -> None:
+    """Raise InfeasibleError where there is not a device for every rank, or no equal blocks."""
+    if dp % placement.replica_blocks:
+        what = f"dp {dp} cannot be cut into {placement.replica_blocks} blocks"
+        raise InfeasibleError(what, where=f"{where}.replica_blocks", hint="a divisor of dp")
     if placement.devices and len(placement.devices) != gpus:
         what = f"{len(placement.devices)} devices are named for {gpus:,} GPUs"
         raise InfeasibleError(what, where=f"{where}.devices", hint="one for each rank, in order")

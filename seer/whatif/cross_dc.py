@@ -152,7 +152,7 @@ def cross_dc(
     latency_s_per_km : float, optional
         Of the fibre; the tier's default where not given.
     window_bytes : float
-        What one GPU may have on its way between sites; 0 = no limit.
+        What one GPU of a ring may have on its way between sites; 0 = no limit.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def cross_dc(
     """
     calibration = calibration or read_calibration(job.calibration)
     near = replace(job, cluster=one_site(job.cluster))
-    alone = _fastest(near, "dp", calibration).iteration_time_s
+    alone = _fastest(near, calibration).iteration_time_s
     rows: list[Spanned] = []
     left_out: list[str] = []
     for dimension in dimensions:
@@ -173,7 +173,7 @@ def cross_dc(
         own = alone
         if placed.parallelism != near.parallelism:
             packed = replace(placed, placement=near.placement)
-            own = _fastest(packed, dimension, calibration).iteration_time_s
+            own = _fastest(packed, calibration).iteration_time_s
         for pooling in poolings:
             for distance in distances_km:
                 for ratio in oversubscriptions:
@@ -188,7 +188,7 @@ def cross_dc(
                         latency_s_per_km=latency_s_per_km,
                         window_bytes=window_bytes,
                     )
-                    found = _fastest(replace(placed, cluster=cluster), dimension, calibration)
+                    found = _fastest(replace(placed, cluster=cluster), calibration)
                     rows.append(_row(dimension, found, alone, own))
     if not rows:
         raise InfeasibleError(
@@ -209,9 +209,9 @@ def cross_dc(
     )
 
 
-def _fastest(job: Job, dimension: str, calibration: Calibration) -> Forecast:
-    """The forecast, for "dp" with the gradient buckets that suit it."""
-    tuned = dimension == "dp" and job.framework.dp_overlap and job.parallelism.zero < 3
+def _fastest(job: Job, calibration: Calibration) -> Forecast:
+    """The forecast with the gradient buckets that suit it."""
+    tuned = job.framework.dp_overlap and job.parallelism.zero < 3
     tried = [_walk(with_buckets(job, n), calibration) for n in (BUCKETS if tuned else (1,))]
     return min(tried, key=lambda found: found.iteration_time_s)
 
@@ -253,12 +253,9 @@ def _assumptions(
         "gradients cross in two levels: reduced inside a site, exchanged, gathered inside; "
         f"buckets up to {BUCKETS[-1]} times as large where that is faster, on one site too",
     ]
-    if window_bytes:
-        found.append(
-            f"a GPU has at most {window_bytes / 2**20:g} MiB on its way between sites, so no more "
-            "than that per round trip"
-        )
     if "zero" in dimensions:
         how = "in one ring" if zero_algorithm == "flat" else "in two levels"
+        if zero_algorithm == "flat" and window_bytes:
+            how += f" with {window_bytes / 2**20:g} MiB of each GPU on the way at most"
         found.append(f"zero: the same split with ZeRO-3 over all replicas; parameters cross {how}")
     return tuple(found)

@@ -12,7 +12,7 @@ from seer.spec import Job
 DIMENSIONS = ("pp", "dp", "zero")
 WIDE_AREA = "wide-area"
 WINDOW_BYTES = 2 * 4 * 2.0**20
-"""What one GPU has on its way between sites: two channels of a NIC with a buffer of 4 MiB each
+"""What one GPU of a ring has on its way between sites: two channels of 4 MiB for its NIC
 (NCCL documentation, NCCL_BUFFSIZE). Larger buffers can be set; 0 = no limit."""
 BUCKETS = (1, 4, 16)
 """A job over sites enlarges its gradient buckets where each pays the distance: times as large."""
@@ -79,7 +79,7 @@ def cut_into_sites(
 
 
 def spanning(job: Job, dimension: str, sites: int) -> Job:
-    """The job with a dimension outermost, so that it is the one that spans sites.
+    """The job with one dimension over `sites` sites, and the others inside them.
 
     "pp": stages are cut into sites. "dp": replicas are; where parameters are sharded (ZeRO-3), they
     are sharded inside a site and only gradients cross (hybrid sharding). "zero": replicas are, and
@@ -91,14 +91,14 @@ def spanning(job: Job, dimension: str, sites: int) -> Job:
     plan = job.parallelism
     if dimension == "pp":
         return replace(job, placement=Placement("pp outermost", ("tp", "cp", "dp", "pp")))
-    order = ("tp", "cp", "pp", "dp")
     if dimension == "zero":
         plan = replace(plan, zero=3, shard_group=0)
     elif plan.zero == 3:
         within = plan.dp * plan.cp // sites
         if not plan.shard_group or plan.shard_group > within:
             plan = replace(plan, shard_group=within)
-    return replace(job, placement=Placement(f"{dimension} outermost", order), parallelism=plan)
+    blocks = Placement(f"{dimension} over {sites} sites", replica_blocks=sites)
+    return replace(job, placement=blocks, parallelism=plan)
 
 
 def with_buckets(job: Job, times: int) -> Job:

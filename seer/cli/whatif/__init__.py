@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from seer.cli.whatif import nvlink_domain, straggler, sweep
+from seer.cli.whatif import (
+    cross_dc,
+    nvlink_domain,
+    oversubscription,
+    placement,
+    straggler,
+    sweep,
+)
 
 
 def app() -> typer.Typer:
@@ -14,5 +21,8 @@ def app() -> typer.Typer:
     )
     found.command("sweep")(sweep.sweep)
     found.command("nvlink-domain")(nvlink_domain.nvlink_domain)
+    found.command("oversubscription")(oversubscription.oversubscription)
+    found.command("cross-dc")(cross_dc.cross_dc)
+    found.command("placement")(placement.placement)
     found.command("straggler")(straggler.straggler)
     return found

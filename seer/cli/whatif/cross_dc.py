@@ -1,0 +1,102 @@
+"""`seer whatif cross-dc`: may the job span datacentres, and which parallelism should?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from seer.cli.options import (
+    CalibrationOption,
+    ClusterOption,
+    DebugOption,
+    GpusOption,
+    JobArgument,
+    JsonOption,
+    QuietOption,
+    SetOption,
+    job_of,
+)
+from seer.cli.output import Output, print_json
+from seer.cli.whatif.lists import numbers_of, words_of
+from seer.errors import UsageError
+
+DimensionOption = Annotated[
+    str, typer.Option("--dimension", help="What spans the sites: pp, dp, zero (ZeRO-3).")
+]
+RatioOption = Annotated[
+    str, typer.Option("--oversubscription", help="Bandwidth inside over that between sites.")
+]
+DistanceOption = Annotated[str, typer.Option("--distance", help="Kilometres of fibre, one way.")]
+PoolingOption = Annotated[
+    str,
+    typer.Option("--pooling", help="Up-links of a site: pooled among its senders, or pinned."),
+]
+SitesOption = Annotated[int, typer.Option("--sites", min=2, help="Equal sites.")]
+ZeroOption = Annotated[
+    str, typer.Option("--zero-algorithm", help="How ZeRO-3 gathers: flat (one ring), two-level.")
+]
+WindowOption = Annotated[
+    str, typer.Option("--window", help="Bytes of a ring's GPU on their way; 0 = no limit.")
+]
+FibreOption = Annotated[str, typer.Option("--fibre", help="Delay of a kilometre.")]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")]
+
+
+def cross_dc(
+    job: JobArgument,
+    dimension: DimensionOption = "pp,dp,zero",
+    oversubscription: RatioOption = "1,8,16,32",
+    distance: DistanceOption = "500",
+    pooling: PoolingOption = "pooled",
+    sites: SitesOption = 2,
+    zero_algorithm: ZeroOption = "flat",
+    window: WindowOption = "8 MiB",
+    fibre: FibreOption = "5 us",
+    gpus: GpusOption = None,
+    cluster: ClusterOption = None,
+    set_: SetOption = None,
+    calibration: CalibrationOption = None,
+    csv: CsvOption = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Forecast a job on one site and over several, by what spans them.
+
+    Every combination of dimension, oversubscription, distance and pooling: step, efficiency against
+    one site, exposed time, bytes that leave a site per step and direction. Lists are between
+    commas. The sites are the job's cluster cut into equal parts.
+
+    Example: seer whatif cross-dc llama3-70b-1024xh100 --oversubscription 8,32 --distance 300
+    """
+    from seer.reports.cross_dc import print_cross_dc, to_json
+    from seer.reports.whatif_tables import rows_csv
+    from seer.units import parse_bytes, parse_seconds
+    from seer.whatif.cross_dc import cross_dc as compare
+    from seer.whatif.sites import DIMENSIONS
+
+    output = Output(quiet)
+    if json and csv:
+        raise UsageError("--json and --csv both want standard output", hint="one of them")
+    if zero_algorithm not in ("flat", "two-level"):
+        what = f"'{zero_algorithm[:40]}' is not flat or two-level"
+        raise UsageError(what, where="--zero-algorithm")
+    flags = {"gpus": gpus, "cluster": cluster, "calibration": calibration}
+    found = compare(
+        job_of(job, flags, set_),
+        dimensions=words_of(dimension, "--dimension", DIMENSIONS),
+        oversubscriptions=numbers_of(oversubscription, "--oversubscription", 1.0),
+        distances_km=numbers_of(distance, "--distance", 0.0),
+        poolings=words_of(pooling, "--pooling", ("pooled", "pinned")),
+        sites=sites,
+        zero_algorithm=zero_algorithm,
+        window_bytes=parse_bytes(window, "--window"),
+        latency_s_per_km=parse_seconds(fibre, "--fibre"),
+    )
+    if json:
+        print_json(to_json(found))
+    elif csv:
+        print(rows_csv(found.rows), end="")
+    else:
+        print_cross_dc(found, output.console())
