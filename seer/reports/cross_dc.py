@@ -79,7 +79,7 @@ def _cells(row: Spanned) -> tuple[str, ...]:
 
 def reading(found: CrossDc) -> list[str]:
     """What the table says, in a few sentences."""
-    lines = [_bytes_sentence(found), *_holding(found), *_best(found)]
+    lines = [_bytes_sentence(found), *_turns(found), *_holding(found), *_best(found)]
     zero = [row for row in found.rows if row.dimension == "zero"]
     others = [row for row in found.rows if row.dimension == "dp"]
     if zero and others and others[0].bytes_across_per_step > 0:
@@ -104,6 +104,17 @@ def _bytes_sentence(found: CrossDc) -> str:
         f"{format_bytes(volumes.dp_bytes)}, ZeRO-3 at least 3 N = "
         f"{format_bytes(volumes.zero_bytes)}."
     )
+
+
+def _turns(found: CrossDc) -> Iterator[str]:
+    """What virtual stages make of the bytes of a pipeline."""
+    chunks = found.job.parallelism.vpp
+    across = {row.dimension: row.bytes_across_per_step for row in found.rows}
+    if chunks > 1 and "pp" in across:
+        yield (
+            f"With {chunks} virtual stages the pipeline crosses the cut {2 * chunks - 1} times, so "
+            f"that pp passes {format_bytes(across['pp'])} here; vpp 1 crosses it once."
+        )
 
 
 def _holding(found: CrossDc) -> Iterator[str]:

@@ -30,7 +30,7 @@ def to_json(found: Placements) -> dict[str, Any]:
 
 def print_placements(found: Placements, console: Console) -> None:
     """The table and its reading."""
-    heads = ("placement", "step", "slowdown", "exposed", "tp over", "dp over", "classes", "hosts")
+    heads = ("placement", "step", "slowdown", "exposed", "tp", "ep", "dp", "classes", "hosts")
     cells = [
         (
             row.name,
@@ -38,6 +38,7 @@ def print_placements(found: Placements, console: Console) -> None:
             f"{row.slowdown:.3f}",
             format_seconds(row.exposed_s),
             f"{row.tp_nodes} node{'s' * (row.tp_nodes > 1)}",
+            f"{row.ep_nodes} node{'s' * (row.ep_nodes > 1)}",
             f"{row.dp_racks} rack{'s' * (row.dp_racks > 1)}",
             str(row.classes),
             row.what,
@@ -57,6 +58,8 @@ def reading(found: Placements) -> list[str]:
         cut = 1 - 1 / row.slowdown
         if row.tp_nodes > first.tp_nodes:
             why = f"tensor-parallel groups lie on {row.tp_nodes} nodes instead of {first.tp_nodes}"
+        elif row.ep_nodes > first.ep_nodes:
+            why = f"expert-parallel groups lie on {row.ep_nodes} nodes instead of {first.ep_nodes}"
         elif row.dp_racks > first.dp_racks:
             why = f"data-parallel groups lie on {row.dp_racks} racks instead of {first.dp_racks}"
         else:

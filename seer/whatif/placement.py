@@ -31,8 +31,8 @@ class Placed:
         Slowdown is over the first row, 1 = as fast.
     exposed_s : float
         Exposed communication and bubble of the rank that ends last.
-    tp_nodes, dp_racks : int
-        Most nodes that a tensor-parallel group spans; most racks of a data-parallel one.
+    tp_nodes, ep_nodes, dp_racks : int
+        Most nodes that a tensor- or expert-parallel group spans; most racks of a data-parallel one.
     classes : int
         Ranks of a stage that were played because they lie differently.
     """
@@ -43,6 +43,7 @@ class Placed:
     slowdown: float
     exposed_s: float
     tp_nodes: int
+    ep_nodes: int
     dp_racks: int
     classes: int
 
@@ -99,20 +100,20 @@ def placements(
     ways = [
         (
             Placement("rack-aware", slice_gpus=given * unit, slice_of=rack_gpus),
-            f"{given} of {hosts} hosts of each rack, in order",
+            f"{given} of {hosts}, in order",
         ),
         (
             Placement("fragmented", slice_gpus=part * unit, slice_of=rack_gpus),
-            f"{part} free hosts in each rack, in order",
+            f"{part} of {hosts}, in order",
         ),
         (
             _scattered(job, rack_gpus, unit, seed),
-            f"random hosts of {SPREAD:g} times the racks",
+            f"random, {SPREAD:g} x the racks",
         ),
     ]
     if job.parallelism.tp > 1:
         across = replace(ways[0][0], name="tp over NICs", order=("dp", "cp", "tp", "pp"))
-        ways.append((across, "rack-aware hosts, data parallel inside a node"))
+        ways.append((across, "rack-aware, dp in nodes"))
     found = [(w, what, _walk(job, w, calibration)) for w, what in ways]
     first = found[0][2].iteration_time_s
     return Placements(
@@ -147,6 +148,7 @@ def _row(name: str, what: str, found: Forecast, first_s: float, tier: int) -> Pl
         slowdown=found.iteration_time_s / first_s,
         exposed_s=parts.exposed_communication_s + parts.bubble_s,
         tp_nodes=_most(found, "tp", 0),
+        ep_nodes=_most(found, "ep", 0),
         dp_racks=_most(found, "dp", tier),
         classes=len(places.places.classes.representatives) if places else 1,
     )

@@ -21,9 +21,10 @@ from seer.workload import Plan, Slot, fold
 from seer.workload.slots import lay_slots
 
 try:  # by pytest, or run as a script
-    from bench import targets_domains
+    from bench import targets_domains, targets_network
 except ModuleNotFoundError:
     import targets_domains  # type: ignore[import-not-found, no-redef]
+    import targets_network  # type: ignore[import-not-found, no-redef]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "targets.md"
 
@@ -298,15 +299,6 @@ def samples_per_gpu_s(found: Forecast) -> float:
 # ---- the page ---------------------------------------------------------------------------------
 
 
-def _table(head: str, rows: Iterator[tuple[str, ...]]) -> list[str]:
-    lines = [head, "|---" * head.count("|", 1) + "|"]
-    return [*lines, *("| " + " | ".join(row) + " |" for row in rows)]
-
-
-def _off(found: float, published: float) -> str:
-    return f"{100 * (found / published - 1):+.1f} %"
-
-
 def deepseek_table() -> list[str]:
     """Step and phases."""
     both = [deepseek(own_kernels) for own_kernels in (False, True)]
@@ -314,13 +306,13 @@ def deepseek_table() -> list[str]:
 
     def rows() -> Iterator[tuple[str, ...]]:
         steps = [played.timeline.makespan_s for _, played in both]
-        shown = (f"{s:.3f} ({_off(s, DEEPSEEK_STEP_S)})" for s in steps)
+        shown = (f"{s:.3f} ({targets_network.off(s, DEEPSEEK_STEP_S)})" for s in steps)
         yield "**step**", f"{DEEPSEEK_STEP_S:.3f}", *shown
         for name, published in DEEPSEEK_PHASES_S.items():
             yield name, f"{published:.2f}", *(f"{mean[name]:.2f}" for mean in means)
 
     head = "| phase | published, s | forecast, s | with its own exchange kernels, s |"
-    return _table(head, rows())
+    return targets_network.table_of(head, rows())
 
 
 def llama_table() -> list[str]:
@@ -329,9 +321,9 @@ def llama_table() -> list[str]:
     small, large, step = llama_step_s(8192), llama_step_s(16384), found.iteration_time_s
     rows = [
         ("8,192", f"{small:.3f}", f"gives the factor {factor.value:.3f}", ""),
-        ("16,384", f"{large:.3f}", f"{step:.3f}", _off(step, large)),
+        ("16,384", f"{large:.3f}", f"{step:.3f}", targets_network.off(step, large)),
     ]
-    return _table("| GPUs | published step, s | forecast, s | off |", iter(rows))
+    return targets_network.table_of("| GPUs | published step, s | forecast, s | off |", iter(rows))
 
 
 def sc21_table() -> list[str]:
@@ -351,7 +343,7 @@ def sc21_table() -> list[str]:
                 )
 
     head = "| model, GPUs | PTD, TFLOP/s | ZeRO-3, TFLOP/s | ratio | ZeRO-3 if it overlapped |"
-    return _table(head, rows())
+    return targets_network.table_of(head, rows())
 
 
 def zero_bubble_table() -> list[str]:
@@ -365,7 +357,9 @@ def zero_bubble_table() -> list[str]:
                 cells.append(f"{published[schedule]:.2f} / {samples_per_gpu_s(found):.2f}")
             yield (f"{model}, {m}", *cells)
 
-    return _table("| model, micro-batches | 1F1B | interleaved | ZB-1p | ZB-2p |", rows())
+    return targets_network.table_of(
+        "| model, micro-batches | 1F1B | interleaved | ZB-1p | ZB-2p |", rows()
+    )
 
 
 def memory_table() -> list[str]:
@@ -378,7 +372,7 @@ def memory_table() -> list[str]:
             cells = [f"{published[s]:.0f} / {p:.0f}" for s, p in zip(SCHEDULES, peaks, strict=True)]
             yield (model, *cells)
 
-    return _table("| model | 1F1B | interleaved | ZB-1p | ZB-2p |", rows())
+    return targets_network.table_of("| model | 1F1B | interleaved | ZB-1p | ZB-2p |", rows())
 
 
 TABLES: Mapping[str, Any] = {
@@ -388,6 +382,7 @@ TABLES: Mapping[str, Any] = {
     "zero-bubble": zero_bubble_table,
     "memory": memory_table,
     **targets_domains.TABLES,
+    **targets_network.TABLES,
 }
 
 
