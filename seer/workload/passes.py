@@ -290,7 +290,7 @@ class PassWriter:
         position += step
         while 0 <= position < len(items) and items[position][0].kind in COMMUNICATION:
             op = items[position][0]
-            if op.kind == kind and op.passes in words:
+            if op.kind == kind and op.group == "tp" and op.passes in words:
                 return items[position]
             position += step
         return None
