@@ -43,7 +43,7 @@ LIMIT_BYTES = 256 * 2**20
 """The largest measurement file that is read: some four million rows."""
 
 
-TRACE_LIMIT_BYTES = 512 * 2**20
+TRACE_LIMIT_BYTES = 2**30
 """The largest profiler trace that is read; it needs about twice as much memory."""
 
 LARGEST = 1e15

@@ -81,7 +81,7 @@ def forecast_recording(
     total = max(float(np.sum(busy)), 1e-300)
     return GraphForecast(
         name=recording.name,
-        played=Played(recording.graph, shown, {}, {}),
+        played=Played(graph, part, {}, {}),
         pricing=_pricing(recording, carried.duration_s, carried.origin, carried.notes),
         iteration_time_s=time_s,
         analysis=analysis,

@@ -33,6 +33,7 @@ COPIES = ("gpu_memcpy", "memcpy")
 FILLS = ("gpu_memset", "memset")
 ON_GPU = (*KERNELS, *COPIES, *FILLS)
 MARKS = ("user_annotation",)
+PYTHON = "python_function"
 SYNCS = ("cuda_sync",)
 
 LONGEST_US = 1e15
@@ -226,9 +227,6 @@ class _Collector:
         """Sort one event into its rows, or count why not."""
         if event.ph != "X":
             return
-        if event.cat == "python_function":
-            self.skipped["python_function"] += 1
-            return
         category = event.category
         take = self._take.get(category)
         if take is None:
@@ -308,9 +306,14 @@ def read_rank(data: bytes, file: str) -> RankTrace:
     """
     trace = open_trace(data, file)
     found = _Collector()
+    frames = 0
     for piece in trace.pieces():
         for event in piece:
-            found.take(event)
+            if event.cat == PYTHON:  # four of five events where stacks were recorded
+                frames += 1
+            else:
+                found.take(event)
+    found.skipped[PYTHON] += frames
     found.faults.update(trace.repairs)
     if not any(found.rows[sort].start for sort in ("gpu", "calls", "host")):
         what = "the trace holds no operations"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.readers.kineto.columns import NONE, RankTrace
+from seer.readers.kineto.columns import NONE, RankTrace, Spans
 from seer.readers.kineto.launches import Launches
 
 Floats = NDArray[np.float64]
@@ -44,6 +44,9 @@ takes 1 to 2 ms: it may last up to the third, where that is less than this share
 
 UNEXPLAINED_GAP_US = 1000.0
 """Silence of a launching thread longer than this is reported where nothing explains it."""
+
+DATA_WORDS = ("DataLoader", "dataloader", "data_load")
+"""Annotations within which a thread waits for its input."""
 
 
 @dataclass
@@ -263,6 +266,8 @@ def _integer(value: object) -> int:
 def _silences(trace: RankTrace, launches: Launches, launching: list[int], cuts: Cuts) -> None:
     """Long gaps of threads: polling, work that another thread handed over, or unexplained."""
     signs = {thread: signs_of_life(trace, thread) for thread in launching}
+    names = np.array([any(word in name for word in DATA_WORDS) for name in trace.names], np.bool_)
+    loads = trace.marks.rows(np.flatnonzero(names[trace.marks.name_id]))
     for thread in launching:
         times, is_work = signs[thread]
         gaps = np.flatnonzero((np.diff(times) > HANDOVER_GAP_US) & ~is_work[:-1])
@@ -281,8 +286,18 @@ def _silences(trace: RankTrace, launches: Launches, launching: list[int], cuts: 
                 cuts.add("polling", thread, begin, done, [newest], False)
             elif other >= 0:
                 cuts.hand_over(thread, begin, moment, other)
-            elif end - begin > UNEXPLAINED_GAP_US:
+            elif end - begin <= UNEXPLAINED_GAP_US:
+                continue
+            elif _within(loads, thread, begin, end):
+                cuts.counts["waits for data"] = cuts.counts.get("waits for data", 0) + 1
+            else:
                 cuts.unexplained.append((thread, begin, end))
+
+
+def _within(marks: Spans, thread: int, begin: float, end: float) -> bool:
+    """Whether most of a silence lies within one of some annotations of its thread."""
+    inside = np.minimum(marks.end_us, end) - np.maximum(marks.start_us, begin)
+    return bool(np.any((marks.lane == thread) & (inside > 0.5 * (end - begin))))
 
 
 def signs_of_life(trace: RankTrace, thread: int) -> tuple[Floats, NDArray[np.bool_]]:
