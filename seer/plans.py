@@ -7,7 +7,7 @@ that a change recomputes only what it touches. With and without it the answer is
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 
 from seer import cost
 from seer.calibration import Calibration
+from seer.errors import InfeasibleError
 from seer.forecast import Factor, declared_factor
-from seer.graph import MATRIX
+from seer.graph import MATRIX, WorkTable
 from seer.graph.template import LayerTemplate
 from seer.memo import Memo
 from seer.play import play
 from seer.readers import read_calibration, read_layer_template
 from seer.spec import Job
 from seer.timeline import Breakdown, RankAnalysis, breakdown_of, busiest_rank
-from seer.workload import Parts, Plan, Segment, fold, heaviest_bytes, lay_out
+from seer.workload import Parts, Plan, RowKey, Segment, fold, heaviest_bytes, lay_out
 
 MOST_PRICES = 100_000
 """Remembered rows of work: about one kilobyte each."""
@@ -116,11 +117,32 @@ class Reuse:
             self.calibrations[name] = read_calibration(name)
         return self.calibrations[name]
 
+    def machine(self, job: Job) -> tuple[int, int]:
+        """Numbers of a job's calibration and cluster: what prices of work depend on."""
+        known = self.parts.known
+        return known.number(self.calibration(job.calibration)), known.number(job.cluster)
+
     def template(self, name: str) -> LayerTemplate:
         """The layer template of a name or file, read once."""
         if name not in self.templates:
             self.templates[name] = read_layer_template(name)
         return self.templates[name]
+
+
+def evaluate_fitting(job: Job, reuse: Reuse) -> PlanResult:
+    """`evaluate` for plans that fit memory alone.
+
+    Raises InfeasibleError for the others, before they are priced and played.
+    """
+    plan = lay_out(job, reuse.template(job.layer_template), reuse.parts)
+    peak, capacity = heaviest_bytes(plan)[0], job.cluster.device.memory_bytes
+    if peak > capacity:
+        raise InfeasibleError(
+            f"the heaviest rank needs {peak / 2**30:.1f} GiB, the device has "
+            f"{capacity / 2**30:.1f} GiB",
+            where="memory",
+        )
+    return _evaluated(plan, reuse, None)
 
 
 def evaluate(job: Job, reuse: Reuse | None = None, *, factor: Factor | None = None) -> PlanResult:
@@ -139,11 +161,15 @@ def evaluate(job: Job, reuse: Reuse | None = None, *, factor: Factor | None = No
         The plan cannot run. One that does not fit memory can: see `PlanResult.fits`.
     """
     reuse = reuse or Reuse()
-    calibration = reuse.calibration(job.calibration)
-    factor = factor or declared_factor(calibration, job)
     plan = lay_out(job, reuse.template(job.layer_template), reuse.parts)
-    machine = reuse.parts.known.number(calibration), reuse.parts.known.number(job.cluster)
-    time_s = _sustained(plan, _price(plan, calibration, machine, reuse), factor.value)
+    return _evaluated(plan, reuse, factor)
+
+
+def _evaluated(plan: Plan, reuse: Reuse, factor: Factor | None) -> PlanResult:
+    job = plan.job
+    factor = factor or declared_factor(reuse.calibration(job.calibration), job)
+    machine = reuse.machine(job)
+    time_s = sustained_s(plan.work, plan.work_key, job, reuse, factor.value)
     inner = _play_segments(plan, time_s, (*machine, factor.value), reuse)
     for row, played in inner.items():
         time_s[row] = played.iteration_s
@@ -156,23 +182,24 @@ def evaluate(job: Job, reuse: Reuse | None = None, *, factor: Factor | None = No
     return PlanResult(job, timeline.makespan_s, breakdown, memory)
 
 
-def _price(
-    plan: Plan, calibration: Calibration, machine: Hashable, reuse: Reuse
+def sustained_s(
+    work: WorkTable, keys: Sequence[RowKey], job: Job, reuse: Reuse, factor: float
 ) -> NDArray[np.float64]:
-    """Seconds of each row of work, NaN for segments; rows are priced once. float64[W]."""
-    keys = [(machine, key) for key in plan.work_key]
-    found = [reuse.prices.find(key) for key in keys]
+    """Seconds of each row of work, NaN for segments; rows are priced once. float64[W].
+
+    `keys` say what each row is made of; `factor` lengthens matrix kernels.
+    """
+    machine = reuse.machine(job)
+    found = [reuse.prices.find((machine, key)) for key in keys]
     new = [i for i, seconds in enumerate(found) if seconds is None]
     if new:
-        priced = cost.price(plan.work.take(np.array(new)), calibration, plan.job.cluster)
+        calibration = reuse.calibration(job.calibration)
+        priced = cost.price(work.take(np.array(new)), calibration, job.cluster)
         for i, seconds in zip(new, priced.time_s.tolist(), strict=True):
             found[i] = seconds
-            reuse.prices.put(keys[i], seconds)
-    return np.array(found, dtype=np.float64)
-
-
-def _sustained(plan: Plan, time_s: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
-    return np.where(np.isin(plan.work.kind, MATRIX), time_s * factor, time_s)
+            reuse.prices.put((machine, keys[i]), seconds)
+    time_s = np.array(found, dtype=np.float64)
+    return np.where(np.isin(work.kind, MATRIX), time_s * factor, time_s)
 
 
 def _play_segments(

@@ -6,6 +6,7 @@ from seer.workload.memory import virtual_stage_layers
 from seer.workload.parts import Parts
 from seer.workload.peaks import heaviest_bytes, peak_bytes, stage_bytes
 from seer.workload.plan import Plan, lay_out
+from seer.workload.program import RowKey
 from seer.workload.schedules import SCHEDULES, Order, Schedule, Slot
 from seer.workload.segments import Segment
 from seer.workload.shapes import matrix_type
@@ -15,6 +16,7 @@ __all__ = [
     "Order",
     "Parts",
     "Plan",
+    "RowKey",
     "Schedule",
     "Segment",
     "Slot",

@@ -124,7 +124,7 @@ class ChunkWriter:
         extras = [n for n, present in (("embedding", first), ("head", last)) if present]
         count = f"{len(kinds)} layer{'' if len(kinds) == 1 else 's'}"
         name = ", ".join([f"{_NAMES[slot]} of {count}", *extras])
-        saved = self._saved_bytes(kinds, first, last)
+        saved = self.saved_bytes(kinds, first, last)
         if slot == Slot.forward:
             parts = [self._arrival(first), *self._forward_parts(kinds, first, last)]
             return write_segment(name, self._rows, parts, saved, 0.0)
@@ -268,7 +268,8 @@ class ChunkWriter:
         """What comes before the head in a multi-token prediction."""
         return Operators((*self.section("prediction").items, *self.layer(kind).items))
 
-    def _saved_bytes(self, kinds: Sequence[LayerKind], first: bool, last: bool) -> float:
+    def saved_bytes(self, kinds: Sequence[LayerKind], first: bool, last: bool) -> float:
+        """Activations that the forward of a chunk keeps for its backward."""
         kept = {k: self._kept_bytes(self.layer(k)) for k in set(kinds)}
         saved = sum(kept[k] for k in kinds)
         if "activations" in self._job.training.offload:

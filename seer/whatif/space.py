@@ -1,0 +1,171 @@
+"""Every plan of a job: tp, cp, ep, pp, vpp, schedule, micro-batch, ZeRO and recompute.
+
+What is refused whatever the rest is (a tp that does not divide the heads) is refused once and
+counted once. Not told apart, because they take the same time: schedules without a pipeline, and
+ZeRO without replicas. Sequence parallelism comes with tp, as Megatron advises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from seer.errors import InfeasibleError
+from seer.readers.job_checks import check_job
+from seer.spec import Job, ParallelismSpec
+from seer.whatif.chunk import Refusal
+from seer.workload import SCHEDULES
+
+RECOMPUTE = ("none", "selective", "full")
+ZERO = (0, 1, 2, 3)
+PLAIN = ("1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p", "dualpipe")
+"""Schedules of one chunk per stage."""
+FOLDED = ("zb-v", "v-half", "v-min", "dualpipev")
+"""Schedules of two chunks per stage in a V."""
+LOOPED = ("interleaved", "gpipe")
+"""Schedules of any number of chunks above one."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that its job allows, with the edits that make it of the job."""
+
+    job: Job
+    edits: Mapping[str, Any]
+
+
+@dataclass
+class Space:
+    """The plans of a job on each number of GPUs.
+
+    Attributes
+    ----------
+    job : Job
+        Its model, training and cluster; its own parallelism is one of the plans.
+    gpus : sequence of int
+    refused : mapping of reason to count
+        Filled while the candidates are walked.
+    """
+
+    job: Job
+    gpus: Sequence[int]
+    refused: dict[str, int] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Candidate]:
+        """The candidates in a fixed order."""
+        for gpus in self.gpus:
+            for plan in self._splits(gpus):
+                yield from self._passes(plan, gpus)
+
+    def _splits(self, gpus: int) -> Iterator[ParallelismSpec]:
+        """tp x cp x ep x pp, with what is left for dp."""
+        model, given = self.job.model, self.job.parallelism
+        for tp in _divisors(gpus, model.heads):
+            whole = replace(given, tp=tp, cp=1, ep=1, pp=1, vpp=1, zero=0, shard_group=0)
+            whole = replace(whole, sequence_parallel=tp > 1, layers_per_stage=(), schedule="1f1b")
+            if self._refuses(whole, gpus, ("parallelism.tp", "parallelism.etp")):
+                continue
+            for cp in _divisors(gpus // tp, self.job.training.sequence_length):
+                context = replace(whole, cp=cp)
+                places = ("parallelism.cp", "parallelism.cp_comm", "training.sequence_length")
+                if self._refuses(context, gpus, places):
+                    continue
+                for pp in _divisors(gpus // (tp * cp), model.layers):
+                    for ep in _divisors(gpus // pp, model.experts) if model.experts else (1,):
+                        split = replace(context, pp=pp, ep=ep, dp=gpus // (tp * cp * pp))
+                        if not self._refuses(split, gpus, ("parallelism.ep",)):
+                            yield split
+
+    def _passes(self, split: ParallelismSpec, gpus: int) -> Iterator[Candidate]:
+        """Chunks, schedules, micro-batches, and what is sharded and recomputed."""
+        for vpp in _divisors(self.job.model.layers // split.pp, 10**6) if split.pp > 1 else (1,):
+            for schedule in _schedules(split.pp, vpp):
+                plan = replace(split, vpp=vpp, schedule=schedule)
+                for micro_batch in _divisors(self.job.training.global_batch // split.dp, 10**6):
+                    training = replace(self.job.training, micro_batch=micro_batch)
+                    job = replace(self.job, parallelism=plan, training=training)
+                    if not self._refused(job):
+                        yield from self._choices(job, gpus)
+
+    def _choices(self, job: Job, gpus: int) -> Iterator[Candidate]:
+        plan = job.parallelism
+        for zero in ZERO if plan.dp * plan.cp > 1 else (0,):
+            for recompute in RECOMPUTE:
+                found = replace(
+                    job,
+                    parallelism=replace(plan, zero=zero),
+                    training=replace(job.training, recompute=recompute, recompute_modules=()),
+                )
+                yield Candidate(found, edits_of(found, self.job, gpus, len(self.gpus) > 1))
+
+    def _refuses(self, plan: ParallelismSpec, gpus: int, places: Sequence[str]) -> bool:
+        """Whether a split is refused at one of these places, and not for what is still open."""
+        plan = replace(plan, dp=gpus // (plan.tp * plan.cp * plan.pp))
+        training = replace(self.job.training, micro_batch=1)
+        job = replace(self.job, parallelism=plan, training=training)
+        try:
+            check_job(job)
+        except InfeasibleError as fault:
+            if fault.where.removeprefix(f"{job.name}: ") in places:
+                self._count(fault)
+                return True
+        return False
+
+    def _refused(self, job: Job) -> bool:
+        if job.micro_batches * job.training.micro_batch * job.parallelism.dp == 0:
+            return True
+        try:
+            check_job(job)
+        except InfeasibleError as fault:
+            self._count(fault)
+            return True
+        return False
+
+    def _count(self, fault: InfeasibleError) -> None:
+        reason = Refusal.of(fault).reason
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+
+def edits_of(job: Job, base: Job, gpus: int, many: bool = False) -> dict[str, Any]:
+    """The edits that turn a base job into this plan of it."""
+    plan, training = job.parallelism, job.training
+    edits: dict[str, Any] = {"gpus": gpus} if many or gpus != base.gpus else {}
+    edits |= {
+        f"parallelism.{name}": getattr(plan, name) for name in ("tp", "cp", "pp", "vpp", "dp")
+    }
+    if job.model.experts:
+        edits["parallelism.ep"] = plan.ep
+    for name in ("schedule", "zero", "sequence_parallel"):
+        edits[f"parallelism.{name}"] = getattr(plan, name)
+    if base.parallelism.layers_per_stage:
+        edits["parallelism.layers_per_stage"] = []
+    if base.parallelism.shard_group:
+        edits["parallelism.shard_group"] = 0
+    edits |= {
+        "training.micro_batch": training.micro_batch,
+        "training.recompute": training.recompute,
+    }
+    if base.training.recompute_modules:
+        edits["training.recompute_modules"] = []
+    return edits
+
+
+def _schedules(pp: int, vpp: int) -> Sequence[str]:
+    if pp == 1:
+        return ("1f1b",)
+    if vpp == 1:
+        return PLAIN
+    return (*LOOPED, *FOLDED) if vpp == 2 else LOOPED
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    """Divisors of a number up to `most`, ascending.
+
+    >>> _divisors(12, 4)
+    [1, 2, 3, 4]
+    """
+    return [d for d in range(1, min(number, most) + 1) if number % d == 0]
+
+
+assert {*PLAIN, *FOLDED, *LOOPED} == {*SCHEDULES}, "a schedule that no plan of the space has"
