@@ -49,6 +49,8 @@ SPLIT = ("zb-h1", "zb-1p", "zb-2p")
 """Round and round, backwards in two."""
 FOLDED = ("zb-v", "v-half", "v-min")
 """In a V, backwards in two."""
+COMBINED = ("combined-1f1b",)
+"""Round and round, a forward and a whole backward run together."""
 
 SAFETY = 1.0 - 1e-9
 """Bounds are this much lower, for the rounding of long sums."""
@@ -157,7 +159,7 @@ def _group(job: Job) -> tuple[object, ...]:
 def _placement(job: Job) -> NDArray[np.int32] | None:
     """Which virtual stages each stage holds, None for a schedule not known here."""
     plan = job.parallelism
-    if plan.schedule in (*WHOLE, *SPLIT):
+    if plan.schedule in (*WHOLE, *SPLIT, *COMBINED):
         return looped(plan.pp, plan.vpp)
     if plan.schedule in (*FOLDED, "dualpipev"):
         return v_shape(plan.pp)
@@ -175,15 +177,15 @@ def _least_s(job: Job, pieces: Pieces) -> float:
     chunks = [_chunk(code, v, pieces, job) for v, code in enumerate(virtual_stage_codes(job))]
     forward = np.array([c.forward for c in chunks])
     whole, split = np.array([c.backward for c in chunks]), np.array([c.split for c in chunks])
-    both = forward + (whole if plan.schedule in WHOLE else split)
+    both = forward + (whole if plan.schedule in (*WHOLE, *COMBINED) else split)
     runs = float(m)
-    if plan.schedule.startswith("dualpipe"):
+    if plan.schedule in ("dualpipe", "dualpipev", *COMBINED):
         together = np.array([c.computing for c in chunks])
         both = np.minimum(np.minimum(both, forward + whole), together)
         runs = m / 2 if plan.schedule == "dualpipe" else float(m)
     work = runs * both[placed].sum(axis=1)
     least = float(work.max())
-    if plan.schedule in (*WHOLE, *SPLIT, *FOLDED):
+    if plan.schedule in (*WHOLE, *SPLIT, *FOLDED, *COMBINED):
         before = forward + whole if plan.schedule in WHOLE else forward
         least = max(least, float(before[: plan.pp - 1].sum() + work[plan.pp - 1]))
     return least

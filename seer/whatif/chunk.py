@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import seer
@@ -17,6 +17,9 @@ from seer.spec import Job
 
 Task = tuple[int, Job]
 """A plan to evaluate and its number."""
+
+Evaluate = Callable[[Job, Reuse], PlanResult]
+"""What a worker does with a plan: `seer.plans.evaluate`, or `evaluate_fitting`."""
 
 DEFECT = "defect of Seer"
 """How the reason begins where a plan fails for no fault of its own."""
@@ -80,17 +83,17 @@ class ChunkDone:
     version: str
 
 
-def evaluate_chunk(tasks: Sequence[Task], carried: Carried) -> ChunkDone:
+def evaluate_chunk(tasks: Sequence[Task], carried: Carried, how: Evaluate = evaluate) -> ChunkDone:
     """Evaluate plans; a plan that fails is an outcome, so this fails only with its process."""
     start = time.perf_counter()
     reuse = _reuse(carried)
-    outcomes = tuple(_evaluate_one(index, job, reuse) for index, job in tasks)
+    outcomes = tuple(_evaluate_one(index, job, reuse, how) for index, job in tasks)
     return ChunkDone(outcomes, time.perf_counter() - start, seer.__version__)
 
 
-def _evaluate_one(index: int, job: Job, reuse: Reuse) -> Outcome:
+def _evaluate_one(index: int, job: Job, reuse: Reuse, how: Evaluate) -> Outcome:
     try:
-        return Outcome(index, evaluate(job, reuse))
+        return Outcome(index, how(job, reuse))
     except Exception as fault:  # one plan must not take the others with it
         return Outcome(index, None, Refusal.of(fault))
 

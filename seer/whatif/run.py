@@ -12,11 +12,13 @@ import seer
 from seer.calibration import Calibration
 from seer.errors import UsageError
 from seer.graph.template import LayerTemplate
+from seer.plans import evaluate
 from seer.readers import read_calibration, read_layer_template, shipped
 from seer.whatif.chunk import (
     LOST_REASON,
     Carried,
     ChunkDone,
+    Evaluate,
     Outcome,
     Refusal,
     Task,
@@ -40,7 +42,9 @@ Chunk = tuple[Task, ...]
 LOST = Refusal(LOST_REASON, "the process that evaluated this plan died, three times over")
 
 
-def run_plans(tasks: Iterable[Task], on: str = "auto") -> Iterator[Outcome]:
+def run_plans(
+    tasks: Iterable[Task], on: str = "auto", how: Evaluate = evaluate
+) -> Iterator[Outcome]:
     """Evaluate jobs and give each outcome as it comes, in no order.
 
     Parameters
@@ -50,6 +54,8 @@ def run_plans(tasks: Iterable[Task], on: str = "auto") -> Iterator[Outcome]:
     on : str
         "auto" (this process for two seconds, then processes), "here", "processes[:N]",
         "dask://host:port", "ray://host:port", or "dask://local", "ray://local".
+    how : function of (Job, Reuse)
+        What is done with a plan.
 
     A chunk whose worker dies is tried a second time; should that fail as well, its plans are tried
     one by one, alone, and the one that kills its worker is refused for that reason.
@@ -63,12 +69,13 @@ def run_plans(tasks: Iterable[Task], on: str = "auto") -> Iterator[Outcome]:
     _refuse_bootstrap(on)
     if on == "auto":
         tasks = iter(tasks)
-        yield from _run(_for_a_while(tasks, HERE_S), "here")
+        yield from _run(_for_a_while(tasks, HERE_S), "here", how)
         rest = next(tasks, None)
         if rest is not None:
-            yield from _run(chain((rest,), tasks), "processes" if usable_cores() > 1 else "here")
+            place = "processes" if usable_cores() > 1 else "here"
+            yield from _run(chain((rest,), tasks), place, how)
     else:
-        yield from _run(tasks, on)
+        yield from _run(tasks, on, how)
 
 
 def _for_a_while(tasks: Iterator[Task], seconds: float) -> Iterator[Task]:
@@ -85,8 +92,8 @@ def _refuse_bootstrap(on: str) -> None:
         raise UsageError("a process that is starting cannot evaluate plans", where=on, hint=GUARD)
 
 
-def _run(tasks: Iterable[Task], on: str) -> Iterator[Outcome]:
-    account = _Account(on)
+def _run(tasks: Iterable[Task], on: str, how: Evaluate) -> Iterator[Outcome]:
+    account = _Account(on, how)
     try:
         lost = yield from account.round(_Tasks(tasks))
         again = yield from account.round(_Tasks.again(lost, MOST_IN_CHUNK))
@@ -115,8 +122,8 @@ class _Tasks:
 class _Account:
     """The workers, and what is known of them."""
 
-    def __init__(self, on: str) -> None:
-        self._on = on
+    def __init__(self, on: str, how: Evaluate) -> None:
+        self._on, self._how = on, how
         self._workers: Workers = open_workers(on)
         self._calibrations: dict[str, Calibration] = {}
         self._templates: dict[str, LayerTemplate] = {}
@@ -154,11 +161,11 @@ class _Account:
     def _submit(self, chunk: Chunk) -> Future[ChunkDone]:
         carried = self._carried(chunk)
         try:
-            return self._workers.executor.submit(evaluate_chunk, chunk, carried)
+            return self._workers.executor.submit(evaluate_chunk, chunk, carried, self._how)
         except BrokenExecutor:  # a pool of processes does not mend itself
             self._workers.close()
             self._workers = open_workers(self._on)
-            return self._workers.executor.submit(evaluate_chunk, chunk, carried)
+            return self._workers.executor.submit(evaluate_chunk, chunk, carried, self._how)
         except Exception as fault:
             what = "the workers are not there any more"
             raise UsageError(what, where=f"--on {self._on}", why=_told(fault)) from None

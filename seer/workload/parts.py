@@ -52,10 +52,10 @@ class Parts:
     def key_of(self, job: Job, template: LayerTemplate, columns: GroupColumns) -> Hashable:
         """All of a job that the writing of segments can read.
 
-        It is the job but for: the cluster, of which `columns` says what the groups cross; what
-        lies outside a chunk (its schedule, how many stages beyond one, which layers each holds);
-        how many micro-batches there are beyond one; and, while neither gradients nor parameters
-        are sharded inside a segment, the number of replicas and whether the optimizer is sharded.
+        It is the job but for: what lies outside a chunk (its schedule, how many stages beyond one,
+        which layers each holds); how many micro-batches there are beyond one; and, while neither
+        gradients nor parameters are sharded inside a segment, the number of replicas, their groups
+        in `columns`, and whether the optimizer is sharded.
         """
         plan, training = job.parallelism, job.training
         sharded = plan.zero >= 2
@@ -74,5 +74,5 @@ class Parts:
             zero=max(plan.zero, 1),
         )
         training = replace(training, global_batch=min(job.micro_batches, 2))
-        parts = (job.model, job.framework, template)
+        parts = (job.model, job.framework, job.cluster, template)
         return (*map(self.known.number, parts), groups, plan, training)

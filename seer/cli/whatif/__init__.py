@@ -9,6 +9,7 @@ from seer.cli.whatif import (
     nvlink_domain,
     oversubscription,
     placement,
+    search,
     straggler,
     sweep,
 )
@@ -20,6 +21,7 @@ def app() -> typer.Typer:
         help="Ask what would change if the inputs were different.", no_args_is_help=True
     )
     found.command("sweep")(sweep.sweep)
+    found.command("search")(search.search)
     found.command("nvlink-domain")(nvlink_domain.nvlink_domain)
     found.command("oversubscription")(oversubscription.oversubscription)
     found.command("cross-dc")(cross_dc.cross_dc)
