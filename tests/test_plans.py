@@ -64,6 +64,7 @@ PIPELINES = [
         (4, 2, "interleaved"),
     ],
     *[(2, 1, "zb-h1"), (4, 1, "zb-1p"), (2, 2, "zb-v"), (4, 1, "dualpipe"), (2, 2, "dualpipev")],
+    *[(1, 1, "combined-1f1b"), (2, 2, "combined-1f1b")],
 ]
 
 

@@ -123,7 +123,7 @@ class _Sampled:
             job=job,
             objective=self._objective,
             plans=tuple(replace(plan, index=place) for place, plan in enumerate(plans[:top])),
-            reasons=tuple(reason_of(plan, plans[0]) for plan in plans[:top]),
+            reasons=tuple(reason_of(p, plans[0], self._objective) for p in plans[:top]),
             best_job=best,
             space=self.done,
             evaluated=len(self._plans),

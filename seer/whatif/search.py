@@ -44,7 +44,9 @@ class Search:
         The plan of `plans[0]`.
     space : int
         Plans that the job allows.
-    evaluated, seconds : int, float
+    evaluated : int
+        Plans whose bound does not exclude them from the top: they were played, or refused before.
+    seconds : float
     over_memory, too_slow : int
         Plans skipped because of their bounds: they cannot fit, or not be among the top.
     invalid : mapping of reason to count
@@ -150,7 +152,7 @@ class _Hunt:
         self._next = 0
         self._scores: dict[int, float] = {}
         self._plans: dict[int, SweptPlan] = {}
-        self._refused: Counter[str] = Counter()
+        self._refused: dict[int, str] = {}
         self.evaluated = 0
 
     def _bounded(self) -> list[Bounded]:
@@ -191,7 +193,7 @@ class _Hunt:
     def add(self, outcome: Outcome) -> None:
         self.evaluated += 1
         if outcome.plan is None:
-            self._refused[outcome.refusal.reason if outcome.refusal else ""] += 1
+            self._refused[outcome.index] = outcome.refusal.reason if outcome.refusal else ""
             return
         candidate = self._queue[outcome.index].candidate
         scenario = Scenario(candidate.edits)
@@ -201,12 +203,13 @@ class _Hunt:
 
     def result(self, seconds: float) -> Search:
         last = self.threshold
-        chosen = {i: p for i, p in self._plans.items() if self._queue[i].least <= last}
+        needed = sum(bounded.least <= last for bounded in self._queue)  # the first of the queue
+        chosen = {i: plan for i, plan in self._plans.items() if i < needed}
         if not chosen:
             raise InfeasibleError(
                 f"no plan of {self._job.model.name} can run on these GPUs",
                 where=self._job.name,
-                why="; ".join(f"{n:,} {reason}" for reason, n in self._invalid().items())
+                why="; ".join(f"{n:,} {reason}" for reason, n in self._invalid(needed).items())
                 or f"{self._over_memory:,} plans do not fit memory",
                 hint="more GPUs, another global batch, or --limit none to see what would not fit",
             )
@@ -217,18 +220,19 @@ class _Hunt:
             job=self._job,
             objective=self._objective,
             plans=tuple(replace(plan, index=place) for place, plan in enumerate(plans)),
-            reasons=tuple(reason_of(plan, plans[0]) for plan in plans),
+            reasons=tuple(reason_of(plan, plans[0], self._objective) for plan in plans),
             best_job=best,
             space=space,
-            evaluated=self.evaluated,
+            evaluated=needed,
             over_memory=self._over_memory,
-            too_slow=len(self._queue) - self.evaluated,
-            invalid=self._invalid(),
+            too_slow=len(self._queue) - needed,
+            invalid=self._invalid(needed),
             seconds=seconds,
         )
 
-    def _invalid(self) -> dict[str, int]:
-        together = Counter(self._space.refused) + self._refused
+    def _invalid(self, needed: int) -> dict[str, int]:
+        refused = Counter(reason for index, reason in self._refused.items() if index < needed)
+        together = Counter(self._space.refused) + refused
         return dict(sorted(together.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -247,17 +251,20 @@ _PARTS = {
 }
 
 
-def reason_of(plan: SweptPlan, best: SweptPlan) -> str:
-    """What makes a plan slower than the best, or where the best one's time goes."""
-    parts, own = asdict(best.breakdown), asdict(plan.breakdown)
+def reason_of(plan: SweptPlan, best: SweptPlan, objective: Objective = "iteration_time") -> str:
+    """What makes a plan worse than the best, or where the best one's time goes."""
     if plan is best:
-        shares = [(parts[k] / plan.iteration_time_s, name) for k, name in _PARTS.items()]
+        parts = asdict(plan.breakdown)
+        shares = [(parts[key] / plan.iteration_time_s, name) for key, name in _PARTS.items()]
         told = [f"{share:.0%} {name}" for share, name in sorted(shares)[::-1] if share >= 0.005]
         return ", ".join(told)
-    grown = sorted(
-        ((own[k] - parts[k]) / best.iteration_time_s, name) for k, name in _PARTS.items()
+    own, parts = (
+        {key: score(seconds, p.gpus, objective) for key, seconds in asdict(p.breakdown).items()}
+        for p in (plan, best)
     )
-    slower = plan.iteration_time_s / best.iteration_time_s - 1.0
+    whole = score(best.iteration_time_s, best.gpus, objective)
+    worse = score(plan.iteration_time_s, plan.gpus, objective) / whole - 1.0
+    grown = [((own[key] - parts[key]) / whole, name) for key, name in _PARTS.items()]
     told = [f"{change:+.1%} {name}" for change, name in sorted(grown)[::-1] if change >= 0.0005]
     why = f": {', '.join(told[:3])}" if told else ""
-    return f"{slower:+.1%}{why}"
+    return f"{worse:+.1%}{why}"
