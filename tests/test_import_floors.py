@@ -38,6 +38,7 @@ FLOORS = {
     "validate": 5,
     "score": 5,
     "explain": 5,
+    "compare": 5,
     "whatif": 5,
     "measure": 5,
     "reports": 5,

@@ -8,6 +8,7 @@ import typer
 
 from seer.cli import (
     calibration,
+    compare,
     demo,
     explain,
     fabric,
@@ -43,6 +44,7 @@ def command() -> Any:
     app.command("explain")(explain.explain)
     app.command("fit")(fit.fit)
     app.command("measure")(measure.measure)
+    app.command("compare")(compare.compare)
     app.command("validate")(validate.validate)
     app.command("fabric")(fabric.fabric)
     app.command("slices")(fabric.slices)

@@ -121,7 +121,7 @@ def forecast(
     machine = cluster, calibration
     if as_ not in (None, "megatron"):
         raise UsageError(f"'{as_[:80]}' is not a form of a job", where="--as", hint="megatron")
-    if not words and _is_trace(job):
+    if not words and is_trace(job):
         _refuse_job_options(flags | {"gpus": None}, job, "a trace")
         of_trace = _traced(job, gpus, given, machine, set_, max_replay_error, output)
         return _show_graph(of_trace, timeline, json, output)
@@ -148,7 +148,7 @@ def _forecast(
     _show(found, json, output)
 
 
-def _is_trace(job: str) -> bool:
+def is_trace(job: str) -> bool:
     """Whether JOB is a trace or a folder, which can be nothing else."""
     from pathlib import Path
 

@@ -282,7 +282,7 @@ def _beside(reference: Any, folder: Path | None) -> Any:
     """A path in a job file is tried beside that file first."""
     if folder and isinstance(reference, str) and shipped.is_path(str(folder / reference)):
         beside = folder / reference
-        return str(beside) if beside.is_file() else reference
+        return str(beside) if os.path.isfile(beside) else reference
     return reference
 
 

@@ -95,6 +95,7 @@ def _collective_faults(cells: Cells) -> Iterator[tuple[Mask, Reason]]:
         return f"n_ranks is {ranks[row]:g}, but n_nodes x ranks_per_node is {product}"
 
     yield ranks < 2, lambda row: f"n_ranks is {ranks[row]:g}: a collective needs two"
-    yield ranks != nodes * per_node, uneven
+    with np.errstate(over="ignore"):  # what overflows is uneven as well
+        yield ranks != nodes * per_node, uneven
     unnamed = np.char.strip(cells["fabric"].astype(str)) == ""
     yield unnamed, lambda row: "fabric is empty: the network must have a name"

@@ -171,7 +171,7 @@ def _on_base(value: dict[str, Any], folder: Path | None, place: str) -> dict[str
     """A cluster that takes what it does not say from another: a shipped name, or a file beside."""
     base = value.pop("base")
     beside = folder / base if folder and isinstance(base, str) else None
-    source = str(beside) if beside and beside.is_file() else base
+    source = str(beside) if beside and os.path.isfile(beside) else base
     found = read_structured(shipped.resolve("clusters", source, f"{place}: base"))
     if not isinstance(found, dict) or "base" in found:
         what = "the base of a cluster is a cluster spec without a base of its own"

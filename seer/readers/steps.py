@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
 from dataclasses import dataclass
@@ -43,21 +44,21 @@ class StepTime:
     source: str
 
 
-def read_step_time(text: str) -> StepTime:
+def read_step_time(text: str, where: str = "--from-run") -> StepTime:
     """A step time from a number with a unit ("12.3 s", "850 ms"; plain = seconds) or a log file.
 
     Raises UsageError for a number that is none, UnreadableError for a log without step times.
     """
     path = Path(text)
-    if not path.is_file():
+    if not os.path.isfile(text):
         try:
-            seconds = parse_seconds(float(text) if _is_number(text) else text, "--from-run")
+            seconds = parse_seconds(float(text) if _is_number(text) else text, where)
         except UsageError as fault:
             raise UsageError(
                 f"'{text}' is neither a time nor a log file",
-                where="--from-run",
+                where=where,
                 why=fault.what,
-                hint="JOB=12.3s, JOB=850ms or JOB=train.log",
+                hint="12.3s, 850ms or train.log",
             ) from None
         return StepTime(seconds, 0.0, 1, text)
     content = decode(read_bytes(path, LIMIT_BYTES), text)
@@ -69,7 +70,7 @@ def read_step_time(text: str) -> StepTime:
             "no step time is in this log",
             where=text,
             why="neither 'elapsed time per iteration (ms):' nor \"train_step_time\" occurs",
-            hint="a Megatron-LM or MLPerf log, or the number itself: JOB=12.3s",
+            hint="a Megatron-LM or MLPerf log, or the number itself: 12.3s",
         )
     kept = times[WARM_UP:] or times
     median = statistics.median(kept)

@@ -118,7 +118,7 @@ def find_traces(path: str | os.PathLike[str]) -> TraceFiles:
     Raises UnreadableError for a folder without traces, or with traces of two formats.
     """
     place = Path(path)
-    if not place.is_dir():
+    if not os.path.isdir(path):
         return TraceFiles(trace_format(place), (place,))
     names = sorted((f for f in place.iterdir() if f.is_file()), key=lambda f: natural(f.name))
     by_format: dict[TraceFormat, list[Path]] = {}

@@ -102,7 +102,7 @@ def _mapping(text: str, where: str) -> tuple[Translate, Mapping[str, Any]] | Non
     elif _TOML.search(text) and not is_megatron(text):
         try:
             value = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as fault:
+        except (ValueError, RecursionError) as fault:  # TOMLDecodeError, and numbers too long
             if not where.endswith(".toml"):
                 return None
             why = str(fault)[:120]

@@ -126,11 +126,14 @@ def _telling(words: Sequence[str]) -> int:
     return sum(bool(_TELLING.match(word)) for word in words)
 
 
+_COUNT = re.compile(r"[0-9]{1,9}")
+
+
 def _world_size(args: Arguments) -> int | None:
     """GPUs of a torchrun or DeepSpeed launcher."""
     nodes = args.text("nnodes", "num_nodes").split(":")[-1]
     each = args.text("nproc_per_node", "num_gpus")
-    if each.isdigit() and (nodes.isdigit() or not nodes):
+    if _COUNT.fullmatch(each) and (_COUNT.fullmatch(nodes) or not nodes):
         return int(each) * int(nodes or 1)
     return None
 

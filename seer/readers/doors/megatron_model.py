@@ -111,8 +111,8 @@ def _window(args: Arguments) -> dict[str, Any]:
     if not numbers:
         return {}
     left = re.sub(r"\D", "", numbers[0])
-    if not left or numbers[0].startswith("-"):
-        return {}
+    if not left or len(left) > 9 or numbers[0].startswith("-"):
+        return {}  # a window that is wider than any sequence is none
     if skip is None:
         return {"window": int(left), "window_period": 1}
     pattern = repeated(skip, args, "window_attn_skip_freq")
