@@ -130,6 +130,7 @@ def _framework_schema() -> type[Spec]:
     schema: dict[str, Any] = {}
     for field in fields(FrameworkSpec):
         default = {} if field.default_factory is not MISSING else field.default
+        default = list(default) if isinstance(default, tuple) else default
         kind = _FRAMEWORK_CHOICES.get(field.name, hints[field.name])
         required = default is MISSING and field.name != "name"
         schema[field.name] = (kind, ... if required else "" if default is MISSING else default)
