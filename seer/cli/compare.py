@@ -54,7 +54,7 @@ def compare(
     folder with one for each rank, a log of Megatron-LM or MLPerf, or a time ("1.25 s"). Rows are
     sorted by what they contribute to the difference; together they are all of it.
 
-    Example: seer compare llama3-8b-64xh100 "5.9 s"
+    Example: seer compare llama3-8b-64xh100 5.9s
     """
     from seer.compare import compare as of_sides
     from seer.reports.comparison import print_comparison, to_json
