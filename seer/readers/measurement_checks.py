@@ -96,6 +96,7 @@ def _collective_faults(cells: Cells) -> Iterator[tuple[Mask, Reason]]:
 
     yield ranks < 2, lambda row: f"n_ranks is {ranks[row]:g}: a collective needs two"
     with np.errstate(over="ignore"):  # what overflows is uneven as well
-        yield ranks != nodes * per_node, uneven
+        differs = ranks != nodes * per_node
+    yield differs, uneven
     unnamed = np.char.strip(cells["fabric"].astype(str)) == ""
     yield unnamed, lambda row: "fabric is empty: the network must have a name"
