@@ -20,7 +20,7 @@ from seer.graph_forecast import GraphForecast
 from seer.readers.kineto.recording import Recording
 from seer.readers.kineto.summary import recorded_steps
 from seer.readers.steps import StepTime
-from seer.timeline import Breakdown, analyse_rank
+from seer.timeline import Breakdown
 from seer.timeline.intervals import covering
 
 SAME_NAMES = 0.5
@@ -61,6 +61,8 @@ class Side:
         Of one rank; empty where they are not known.
     ranks : mapping of rank to seconds
         Iteration time of each rank.
+    rank : int or None
+        The rank that operators and parts are of, where it is known.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Side:
     parts: Mapping[str, float] = field(default_factory=dict)
     operators: tuple[Spent, ...] = ()
     ranks: Mapping[int, float] = field(default_factory=dict)
+    rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -116,19 +119,21 @@ def of_forecast(found: Forecast) -> Side:
 
 
 def of_graph(found: GraphForecast) -> Side:
-    """The rank of a graph that ends last, and the end of every rank."""
+    """The rank of a graph that ends last, and the end of every rank of a graph of one step."""
     graph, timeline = found.played.graph, found.played.timeline
-    kinds = {
-        name: OperatorKind(int(kind))
-        for name, kind in zip(graph.work.name, graph.work.kind.tolist(), strict=True)
-    }
-    times = analyse_rank(graph, timeline, found.analysis.rank).operator_time_by_name
+    kinds: dict[str, OperatorKind] = {}
+    for name, kind in zip(graph.work.name, graph.work.kind.tolist(), strict=True):
+        kinds.setdefault(name, OperatorKind(int(kind)))
+    times = found.analysis.operator_time_by_name
     operators = [Spent(name, kinds[name], busy) for name, busy in times.items()]
-    end = timeline.end_s[graph.stream_operator]
-    rank_of_entry = np.repeat(graph.stream_rank, np.diff(graph.stream_ptr))
-    ranks = {int(r): float(end[rank_of_entry == r].max()) for r in np.unique(rank_of_entry)}
+    ranks: dict[int, float] = {}
+    if not found.replay:
+        end = timeline.end_s[graph.stream_operator]
+        rank_of_entry = np.repeat(graph.stream_rank, np.diff(graph.stream_ptr))
+        ranks = {int(r): float(end[rank_of_entry == r].max()) for r in np.unique(rank_of_entry)}
     parts = _parts(found.analysis.breakdown)
-    return Side(found.name, found.iteration_time_s, parts, _merged(operators), ranks)
+    rank = found.analysis.rank
+    return Side(found.name, found.iteration_time_s, parts, _merged(operators), ranks, rank)
 
 
 def of_json(value: Mapping[str, Any], name: str) -> Side:
@@ -149,23 +154,35 @@ def of_steps(found: StepTime) -> Side:
     return Side(found.source, found.median_s)
 
 
-def of_recording(recording: Recording) -> Side:
-    """The steps of a profiler trace: their median time, and the mean of what a step is made of.
+def of_recording(recording: Recording, rank: int | None = None) -> Side:
+    """The steps of a profiler trace: their median time, and what the step of median length holds.
 
-    Operators and parts are those of the rank with the most compute, which the others wait for.
+    Operators and parts are those of one rank: `rank` where it was recorded, else the one with the
+    most compute, which the others wait for. Every rank is read from its own begin of the step.
     """
     steps = recorded_steps(recording) or (_span(recording),)
     length = float(np.median([duration for _, duration in steps]))
-    low, high = steps[0][0], steps[-1][0] + steps[-1][1]
+    chosen = sorted(range(len(steps)), key=lambda k: steps[k][1])[(len(steps) - 1) // 2]
     sides = {
-        int(rank): _rank_side(recording, index, low, high, len(steps))
-        for index, rank in enumerate(recording.ranks.tolist())
+        number: _rank_side(recording, index, *_window(recording, index, steps[chosen]))
+        for index, number in enumerate(recording.ranks.tolist())
     }
-    chosen = max(sides, key=lambda rank: (sides[rank].parts[COMPUTE], -rank))
-    parts = dict(sides[chosen].parts)
-    parts[PARTS["other_s"]] += length - sum(parts.values())
-    ranks = {rank: side.iteration_s for rank, side in sides.items()}
-    return Side(recording.name, length, parts, sides[chosen].operators, ranks)
+    if rank not in sides:
+        rank = max(sides, key=lambda r: (sides[r].parts[COMPUTE], -r))
+    share = length / sides[rank].iteration_s
+    parts = {part: seconds * share for part, seconds in sides[rank].parts.items()}
+    ranks = {r: side.iteration_s for r, side in sides.items()}
+    return Side(recording.name, length, parts, sides[rank].operators, ranks, rank)
+
+
+def _window(recording: Recording, index: int, step: tuple[float, float]) -> tuple[float, float]:
+    """Begin and end of a step on one rank; those of the first rank where it marks none."""
+    low, high = step[0], step[0] + step[1]
+    begins = recording.start_s[recording.first[index][recording.first[index] >= 0]]
+    after = begins[begins > low - step[1] / 2]
+    if len(after) > 1 and after[0] < high:
+        return float(after[0]), float(after[1])
+    return low, high
 
 
 def _span(recording: Recording) -> tuple[float, float]:
@@ -173,8 +190,8 @@ def _span(recording: Recording) -> tuple[float, float]:
     return low, high - low
 
 
-def _rank_side(recording: Recording, index: int, low: float, high: float, steps: int) -> Side:
-    """What one rank did between two instants, over the number of steps."""
+def _rank_side(recording: Recording, index: int, low: float, high: float) -> Side:
+    """What one rank did between two instants."""
     own = recording.member_rank == index
     own &= (recording.member_end_s > low) & (recording.member_start_s < high)
     start = np.clip(recording.member_start_s[own], low, high)
@@ -182,26 +199,24 @@ def _rank_side(recording: Recording, index: int, low: float, high: float, steps:
     graph = recording.graph
     row = graph.work_id[recording.member[own]]
     kind = graph.work.kind[row]
-    communicates = recording.works.communicates[row] | np.isin(
-        kind, [int(k) for k in COMMUNICATION]
-    )
+    communicates = np.isin(kind, [int(k) for k in COMMUNICATION])
+    communicates |= recording.works.communicates[row]
     optimizes = kind == OperatorKind.optimizer
     compute = covering(start[~communicates & ~optimizes], end[~communicates & ~optimizes])
     busy = compute.union(covering(start[optimizes], end[optimizes]))
     active = busy.union(covering(start[communicates], end[communicates]))
-    seconds = np.bincount(row, weights=end - start, minlength=len(graph.work)) / steps
+    seconds = np.bincount(row, weights=end - start, minlength=len(graph.work))
     operators = [
         Spent(graph.work.name[i], _kind(recording, i), float(seconds[i]))
         for i in np.flatnonzero(seconds > 0).tolist()
     ]
     parts = {
-        COMPUTE: compute.length / steps,
-        OPTIMIZER: (busy.length - compute.length) / steps,
-        EXPOSED: (active.length - busy.length) / steps,
-        PARTS["other_s"]: (high - low - active.length) / steps,
+        COMPUTE: compute.length,
+        OPTIMIZER: busy.length - compute.length,
+        EXPOSED: active.length - busy.length,
+        PARTS["other_s"]: high - low - active.length,
     }
-    span = float(end.max() - start.min()) / steps if len(start) else 0.0
-    return Side("", span, parts, _merged(operators))
+    return Side("", high - low, parts, _merged(operators))
 
 
 def _kind(recording: Recording, row: int) -> OperatorKind:

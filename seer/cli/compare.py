@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from seer.cli.forecast import MaxReplayError
 from seer.cli.options import (
     CalibrationOption,
     ClusterOption,
@@ -43,6 +44,7 @@ def compare(
     calibration: CalibrationOption = None,
     given: GivenOption = None,
     step: StepOption = None,
+    max_replay_error: MaxReplayError = 0.05,
     top: TopOption = 20,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -61,8 +63,8 @@ def compare(
 
     output = Output(quiet)
     flags = {"gpus": gpus, "cluster": cluster, "calibration": calibration}
-    theirs = _measured(measured, step, output)
-    ours = _saved(forecast) or _forecast(forecast, flags, set_, given, output)
+    ours = _saved(forecast) or _forecast(forecast, flags, set_, given, max_replay_error, output)
+    theirs = _measured(measured, step, ours.rank, output)
     found = of_sides(ours, theirs)
     if json:
         print_json(to_json(found))
@@ -92,20 +94,15 @@ def _forecast(
     flags: dict[str, Any],
     edits: list[str] | None,
     given: list[str] | None,
+    max_replay_error: float,
     output: Output,
 ) -> Side:
     from seer import compare as sides
-    from seer.cli.forecast import is_trace
+    from seer.cli.forecast import is_trace, of_trace
 
     if is_trace(name):
-        from seer.graph_forecast import forecast_traced
-        from seer.readers.given import parse_given
-        from seer.readers.specs import read_cluster
-        from seer.readers.traces import read_trace
-
-        traced = read_trace(name, parse_given(given or (), flags["gpus"]))
-        where = read_cluster(flags["cluster"]) if flags["cluster"] else None
-        found = forecast_traced(traced, cluster=where, calibration=flags["calibration"])
+        machine = flags["cluster"], flags["calibration"]
+        found = of_trace(name, flags["gpus"], given, machine, edits, max_replay_error, output)
         output.warn(found.warnings)
         return sides.of_graph(found)
     from seer.forecast import forecast
@@ -115,7 +112,7 @@ def _forecast(
     return sides.of_forecast(answer)
 
 
-def _measured(name: str, step: str | None, output: Output) -> Side:
+def _measured(name: str, step: str | None, rank: int | None, output: Output) -> Side:
     from seer import compare as sides
     from seer.cli.forecast import is_trace
     from seer.errors import UsageError
@@ -133,7 +130,7 @@ def _measured(name: str, step: str | None, output: Output) -> Side:
         recording = read_kineto(files.paths, options, name=name, progress=output.progress)
         output.progress("")
         output.warn(recording.warnings)
-        return sides.of_recording(recording)
+        return sides.of_recording(recording, rank)
     saved = _saved(name)
     if saved is not None:
         return saved

@@ -123,8 +123,8 @@ def forecast(
         raise UsageError(f"'{as_[:80]}' is not a form of a job", where="--as", hint="megatron")
     if not words and is_trace(job):
         _refuse_job_options(flags | {"gpus": None}, job, "a trace")
-        of_trace = _traced(job, gpus, given, machine, set_, max_replay_error, output)
-        return _show_graph(of_trace, timeline, json, output)
+        answer = of_trace(job, gpus, given, machine, set_, max_replay_error, output)
+        return _show_graph(answer, timeline, json, output)
     if given:
         raise UsageError("only a trace is asked for what it leaves open", where="--given")
     if _is_graph(job, words):
@@ -264,7 +264,7 @@ def _graph(
     _show_graph(found, timeline, json, output)
 
 
-def _traced(
+def of_trace(
     path: str,
     gpus: int | None,
     given: list[str] | None,

@@ -257,9 +257,8 @@ def _numbers(
             continue
         wrong = unread | ~np.isfinite(values) | (values <= 0) | (values > LARGEST)
         for i in np.flatnonzero(wrong):
-            bad[i] = (
-                bad[i] or f"{name} is '{cells[name][i]}', not a positive number up to {LARGEST:g}"
-            )
+            told = str(cells[name][i])[:80]
+            bad[i] = bad[i] or f"{name} is '{told}', not a positive number up to {LARGEST:g}"
         found[name] = values
     for name, column in cells.items():
         if name in found:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seer.errors import UnreadableError
 from seer.graph import GraphBuilder, OperatorGraph
 from seer.readers.kineto.columns import NONE, RankTrace
 from seer.readers.kineto.communication import Patterns, read_patterns
@@ -111,6 +112,12 @@ def record(
     """
     patterns = patterns or read_patterns()
     traces = [trace if len(trace.gpu) else on_host(trace) for trace in traces]
+    if not any(len(trace.gpu) for trace in traces):
+        raise UnreadableError(
+            "no operations are in this trace",
+            why="neither operators of a GPU nor calls of operators on the CPU",
+            hint="export it from on_trace_ready, before the schedule moves on",
+        )
     plans = tuple(plan_rank(trace, patterns) for trace in traces)
     joined = join(traces, [plan.communication for plan in plans])
     return _assemble(plans, joined, tuple(find_marks(t, step) for t in traces))
