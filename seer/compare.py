@@ -264,7 +264,7 @@ def compare(forecast: Side, measured: Side) -> Comparison:
         )
         for name in sorted({*ours, *theirs})
     ]
-    rows.sort(key=lambda row: (-abs(row.contribution_s or 0.0), row.name))
+    rows.sort(key=lambda row: (-round(abs(row.contribution_s or 0.0), 12), row.name))
     return Comparison(forecast, measured, by, tuple(rows))
 
 
