@@ -194,3 +194,11 @@ def test_only_the_stages_at_a_cut_send_across_it() -> None:
     # A pod for each stage: all of it sends.
     small = replace(CLUSTER, tiers=(*TIERS[:1], replace(TIERS[1], size=4), *TIERS[2:]))
     assert transfers(placed(Placement(), small, tp=2, dp=2, pp=4))[2] == 1.0
+
+
+def test_a_pipeline_of_single_ranks_has_no_groups_and_can_be_placed() -> None:
+    job = jobs.job(tp=1, dp=1, pp=2)
+    far = Tier("wide-area", 0, 1e9, 1e-3)
+    tiers = (*job.cluster.tiers[:1], replace(job.cluster.tiers[1], size=8), far)
+    plan = lay_out(replace(job, cluster=replace(job.cluster, tiers=tiers)), jobs.template())
+    assert len(np.unique(fold(plan).rank)) == 2

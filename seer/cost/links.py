@@ -54,6 +54,8 @@ class LinkUse:
         Ranks of one group that send out of one domain below the tier at once.
     domains : int64[W, T]
         Domains below the tier that the group lies in.
+    transfers : float64[W, T]
+        Of a transfer: how many leave one domain at once, over all ranks that do alike; else 0.
     held : int64[T]
         GPUs of the job in one domain below the tier.
     """
@@ -61,6 +63,7 @@ class LinkUse:
     sender_bytes_per_s: Floats
     senders: Floats
     domains: Ints
+    transfers: Floats
     held: Ints
 
 
@@ -180,13 +183,16 @@ def _flows(
 def _senders_here(graph: OperatorGraph, use: LinkUse, tier: int, operator: Ints) -> Floats:
     """Senders out of one domain, for each of the groups that an operator stands for.
 
-    A folded operator stands for groups that may lie in other domains: of those a part is here.
+    A folded operator stands for groups that may lie in other domains: of those a part is here. That
+    is exact where every domain holds as many of them, else a mean over the domains.
     """
     row, stands_for = graph.work_id[operator], graph.multiplicity[operator].astype(np.float64)
     spread = use.domains[row, tier]
     ranks = stands_for * np.maximum(graph.work.group_ranks[row], 1)
     all_of_them = np.maximum(spread, np.ceil(ranks / max(int(use.held[tier]), 1)))
-    part = np.where(stands_for > 1.0, spread / all_of_them, 1.0)
+    transfers = use.transfers[row, tier]
+    part = np.where(transfers > 0.0, np.minimum(transfers / stands_for, 1.0), spread / all_of_them)
+    part = np.where(stands_for > 1.0, part, 1.0)
     return np.asarray(use.senders[row, tier] * part, np.float64)
 
 
@@ -200,7 +206,11 @@ def link_use(work: WorkTable, time_s: Floats, cluster: Cluster) -> LinkUse:
     """What each row uses of each tier while it runs alone."""
     shape = (len(work), len(cluster.tiers))
     use = LinkUse(
-        np.zeros(shape), np.zeros(shape), np.ones(shape, np.int64), np.ones(shape[1], np.int64)
+        np.zeros(shape),
+        np.zeros(shape),
+        np.ones(shape, np.int64),
+        np.zeros(shape),
+        np.ones(shape[1], np.int64),
     )
     nic = cluster.network.bandwidth_bytes_per_s * cluster.network.efficiency
     most = capacities(cluster)
@@ -222,6 +232,8 @@ def link_use(work: WorkTable, time_s: Floats, cluster: Cluster) -> LinkUse:
             if span:
                 use.domains[i, tier] = span.domains[tier - 1]
                 use.held[tier] = span.held[tier - 1]
+                if collective == "send_recv":
+                    use.transfers[i, tier] = span.sending * span.held[tier - 1]
     return use
 
 

@@ -78,7 +78,11 @@ def group_columns(places: Places, name: str) -> Columns | None:
 
 
 def place_work(
-    rows: Rows, places: Places, segments: Sequence[Segment], segment_row: NDArray[np.int32]
+    rows: Rows,
+    places: Places,
+    segments: Sequence[Segment],
+    segment_row: NDArray[np.int32],
+    stages: int,
 ) -> PlacedWork:
     """Write the rows of all signatures, and of the segments made of them."""
     written = list(rows.rows)
@@ -89,7 +93,8 @@ def place_work(
         for signature, columns in enumerate(places.columns.get(_PAIRED.get(group, group), ())):
             table[i, signature] = rows.id_of(_moved(base_row, columns))
     signatures = _segment_signatures(places)
-    distinct, of = _distinct_signatures(signatures)
+    shape = stages, len(places.classes.representatives)
+    distinct, of = _distinct_signatures(signatures, shape)
     played: list[tuple[int, Segment]] = []
     changed = np.broadcast_to(
         np.arange(len(written), dtype=np.int32)[:, None, None], (len(written), *of.shape)
@@ -124,10 +129,15 @@ def _segment_signatures(places: Places) -> dict[int, Ints]:
     return found
 
 
-def _distinct_signatures(signatures: Mapping[int, Ints]) -> tuple[list[dict[int, int]], Ints]:
-    """The distinct choices of a signature per stream, and which one each stage and class has."""
+def _distinct_signatures(
+    signatures: Mapping[int, Ints], shape: tuple[int, int]
+) -> tuple[list[dict[int, int]], Ints]:
+    """The distinct choices of a signature per stream, and which one each stage and class has.
+
+    `shape` is (pp, classes).
+    """
     if not signatures:
-        return [{}], np.zeros((1, 1), np.int64)
+        return [{}], np.zeros(shape, np.int64)
     stacked = np.stack(list(signatures.values()), axis=-1)
     distinct, of = np.unique(stacked.reshape(-1, stacked.shape[-1]), axis=0, return_inverse=True)
     names = list(signatures)

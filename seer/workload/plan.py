@@ -121,7 +121,8 @@ def lay_out(job: Job, template: LayerTemplate, parts: Parts | None = None) -> Pl
         [rows.id_of({"name": s.name, "kind": kind, "m": i}) for i, s in enumerate(segments)],
         dtype=np.int32,
     )
-    placed = place_work(rows, places, segments, segment_row) if places else None
+    stages = job.parallelism.pp
+    placed = place_work(rows, places, segments, segment_row, stages) if places else None
     return Plan(
         job=job,
         work=WorkTable.from_rows(rows.rows),
