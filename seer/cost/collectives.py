@@ -38,7 +38,7 @@ from seer.cost.lenders import (
     nominal_of,
 )
 from seer.cost.sweeps import OwnSweeps, binding
-from seer.cost.tiers import find_way
+from seer.cost.tiers import find_way, reduction_factor
 from seer.cost.two_level import as_derived, price_two_level
 from seer.errors import UsageError
 from seer.graph.kinds import COMMUNICATION, OperatorKind, Origin
@@ -185,6 +185,7 @@ def _inside(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
             if curve.nominal_bytes_per_s:
                 borrowed.append((index, curve, part))
     ideal = _ideal_s(group, cluster.nvlink.bandwidth_bytes_per_s)
+    ideal = ideal * reduction_factor(group.collective, group.n_ranks, cluster.tiers[:1])
     if not borrowed:
         return _assumed(group, ideal, cluster)
     index, curve, part = borrowed[0]
@@ -198,7 +199,9 @@ def _inside(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
 def _between(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
     """Between nodes: the own sweep, or by ideal time what all measured networks say."""
     bandwidth = _bandwidth(group, calibration, cluster)
+    crossed = cluster.tiers[1 : group.way.top + 1]
     ideal = _ideal_s(group, bandwidth)
+    ideal = ideal * reduction_factor(group.collective, group.n_ranks, crossed)
     pool = _pool(group, calibration, cluster)
     if not pool:
         return _assumed(group, ideal, cluster)

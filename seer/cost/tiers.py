@@ -16,6 +16,7 @@ The group is then priced as if its NICs had the bandwidth of the narrowest tier.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, log2
 from typing import NamedTuple
 
@@ -75,6 +76,23 @@ def find_way(
     between = ceil(log2(max(span.domains[top - 1], 2))) * HOPS.get(collective, 1.0)
     delay = max(tier.delay_s - first.latency_s, 0.0) * between
     return Way(top, network, nic, delay, two_level and collective != "broadcast" and top > 1)
+
+
+def reduction_factor(collective: str, n_ranks: int, crossed: Sequence[Tier]) -> float:
+    """Bytes of an all-reduce that switches reduce, over those of a ring: n / (2 (n - 1)).
+
+    A member sends its buffer up once and receives the sum once (NVLS, SHARP: Graham et al. 2016).
+    Only where every crossed tier reduces; 1 for other collectives.
+
+    >>> sharp = Tier("pod", 0, 5e10, 5e-6, in_network_reduction=True)
+    >>> reduction_factor("all_reduce", 8, [sharp]), reduction_factor("all_gather", 8, [sharp])
+    (0.5714285714285714, 1.0)
+    """
+    if collective != "all_reduce" or not crossed:
+        return 1.0
+    if not all(tier.in_network_reduction for tier in crossed):
+        return 1.0
+    return n_ranks / (2.0 * (n_ranks - 1.0))
 
 
 def _sending(collective: str, tier: int, span: Span) -> float:
