@@ -194,8 +194,8 @@ def test_two_levels_between_sites_are_never_faster_than_one_site() -> None:
 
 
 def test_large_messages_between_sites_take_the_exchange_of_their_shards() -> None:
-    # 10 GB over two pods of 256 ranks: each exchanges 2 x 1/2 x 10 GB / 256 at NIC / 256 of its own;
-    # chunks hide what is done inside, and measured networks reach some 90 % of the wire.
+    # 10 GB over two pods of 256 ranks: each exchanges 2 x 1/2 x 10 GB / 256 at NIC / 256 of its
+    # own; chunks hide what is done inside, and measured networks reach some 90 % of the wire.
     known, span = read_calibration(H100), packed(64)
     far = cluster((3, {"oversubscription": 256.0, "algorithm": "two-level"}))
     wire = 10e9 / 256 / (NIC / 256)

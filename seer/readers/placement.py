@@ -10,7 +10,10 @@ from pydantic import Field
 from seer.cluster import Cluster
 from seer.errors import InfeasibleError, UsageError, nearest
 from seer.placement import ORDER, PACKED, Placement
+from seer.readers.host_devices import devices_of_hosts
+from seer.readers.hostlist import expand_hosts
 from seer.readers.schema import Count, Spec, validate
+from seer.readers.topology import read_topology
 
 Device = Annotated[int, Field(ge=0, le=10**9)]
 
@@ -25,6 +28,8 @@ class _Placement(Spec):
     slice: _Slice | None = None
     replica_blocks: Count = 1
     devices: Annotated[list[Device], Field(default_factory=list)]
+    topology: str | None = None
+    hosts: str | Annotated[list[str], Field(min_length=1)] | None = None
 
 
 def read_placement(source: Any, cluster: Cluster, folder: Path | None, where: str) -> Placement:
@@ -38,7 +43,7 @@ def read_placement(source: Any, cluster: Cluster, folder: Path | None, where: st
         hint = nearest(source, (PACKED.name,)) + "; or a mapping with order, slice, devices"
         raise UsageError(f"'{source[:80]}' is no placement", where=where, hint=hint)
     spec = validate(_Placement, source, where)
-    given = [name for name in ("slice", "devices") if getattr(spec, name)]
+    given = [name for name in ("slice", "devices", "topology") if getattr(spec, name)]
     if len(given) > 1:
         what = f"{given[0]} and {given[1]} both say which devices are used"
         raise UsageError(what, where=where, hint="state one of them")
@@ -49,14 +54,34 @@ def read_placement(source: Any, cluster: Cluster, folder: Path | None, where: st
         raise UsageError(what, where=f"{where}.slice")
     if len(set(spec.devices)) < len(spec.devices):
         raise UsageError("a device is named twice", where=f"{where}.devices")
+    if spec.hosts is not None and not spec.topology:
+        raise UsageError("hosts without a topology", where=where, hint="name the file as topology")
+    devices = tuple(spec.devices)
+    if spec.topology:
+        devices = _devices(spec.topology, spec.hosts, cluster, folder, where)
     return Placement(
         name="as stated",
         order=read_order(spec.order, f"{where}.order"),
         replica_blocks=spec.replica_blocks,
         slice_gpus=spec.slice.gpus if spec.slice else 0,
         slice_of=spec.slice.of if spec.slice else 0,
-        devices=tuple(spec.devices),
+        devices=devices,
     )
+
+
+def _devices(
+    topology: str,
+    hosts: str | list[str] | None,
+    cluster: Cluster,
+    folder: Path | None,
+    where: str,
+) -> tuple[int, ...]:
+    """Devices of hosts by a file that says where they hang, tried beside the job first."""
+    beside = folder / topology if folder else Path(topology)
+    found = read_topology(beside if beside.is_file() else topology)
+    if isinstance(hosts, str):
+        hosts = expand_hosts(hosts, f"{where}.hosts")
+    return devices_of_hosts(found, hosts or list(found), cluster, f"{where}.topology")
 
 
 def read_order(text: str, where: str) -> tuple[str, ...]:
@@ -78,5 +103,6 @@ def check_placement(placement: Placement, gpus: int, dp: int, where: str) -> Non
         what = f"dp {dp} cannot be cut into {placement.replica_blocks} blocks"
         raise InfeasibleError(what, where=f"{where}.replica_blocks", hint="a divisor of dp")
     if placement.devices and len(placement.devices) != gpus:
-        what = f"{len(placement.devices)} devices are named for {gpus:,} GPUs"
-        raise InfeasibleError(what, where=f"{where}.devices", hint="one for each rank, in order")
+        what = f"{len(placement.devices):,} devices are named for {gpus:,} GPUs"
+        hint = "as many hosts or devices as the job has GPUs, in the order of the ranks"
+        raise InfeasibleError(what, where=where, hint=hint)
