@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seer.calibration import Calibration
@@ -127,7 +128,10 @@ def test_the_part_of_a_group_inside_a_site_crosses_no_site() -> None:
 
 # ---- prices -----------------------------------------------------------------------------------
 
-H100 = "h100-sxm"
+
+@cache
+def h100() -> Calibration:
+    return read_calibration("h100-sxm")
 
 
 def seconds(kind: str, on: Cluster, span: Span, size: float, known: Calibration) -> float:
@@ -149,6 +153,7 @@ def seconds(kind: str, on: Cluster, span: Span, size: float, known: Calibration)
 KINDS = st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     KINDS,
     st.sampled_from([33, 64, 96, 128]),
@@ -171,7 +176,7 @@ def test_a_thinner_or_longer_top_tier_never_takes_less(
     pooling: str,
     algorithm: str,
 ) -> None:
-    known, span = read_calibration(H100), packed(nodes, per_node)
+    known, span = h100(), packed(nodes, per_node)
     fields = {"pooling": pooling, "algorithm": algorithm, "distance_km": km}
     time = seconds(kind, cluster((3, {**fields, "oversubscription": ratio})), span, size, known)
     thin = seconds(
@@ -180,11 +185,13 @@ def test_a_thinner_or_longer_top_tier_never_takes_less(
     assert thin >= time * (1 - 1e-9)
     fields["distance_km"] = km + 100.0
     far = seconds(kind, cluster((3, {**fields, "oversubscription": ratio})), span, size, known)
-    assert far >= time + 100 * 5e-6 * (1 - 1e-6)
+    # in two levels a longer way may hide in what one site would take
+    least = time + 100 * 5e-6 if algorithm == "flat" else time
+    assert far >= least * (1 - 1e-9)
 
 
 def test_two_levels_between_sites_are_never_faster_than_one_site() -> None:
-    known, span = read_calibration(H100), packed(64)
+    known, span = h100(), packed(64)
     site = cluster((3, {"oversubscription": 1.0, "pooling": "pinned"}))
     for kind in ("all_reduce", "all_gather", "reduce_scatter"):
         for size in (1e5, 1e7, 1e9):
@@ -196,7 +203,7 @@ def test_two_levels_between_sites_are_never_faster_than_one_site() -> None:
 def test_large_messages_between_sites_take_the_exchange_of_their_shards() -> None:
     # 10 GB over two pods of 256 ranks: each exchanges 2 x 1/2 x 10 GB / 256 at NIC / 256 of its
     # own; chunks hide what is done inside, and measured networks reach some 90 % of the wire.
-    known, span = read_calibration(H100), packed(64)
+    known, span = h100(), packed(64)
     far = cluster((3, {"oversubscription": 256.0, "algorithm": "two-level"}))
     wire = 10e9 / 256 / (NIC / 256)
     found = seconds("all_reduce", far, span, 10e9, known)
@@ -206,7 +213,7 @@ def test_large_messages_between_sites_take_the_exchange_of_their_shards() -> Non
 
 
 def test_switches_that_reduce_make_an_unmeasured_all_reduce_nearly_twice_as_fast() -> None:
-    known, span = read_calibration(H100), packed(8)
+    known, span = h100(), packed(8)
     plain = cluster((1, {"fabric": "nobody's"}))
     sharp = cluster((1, {"fabric": "nobody's", "in_network_reduction": True}))
     times = [seconds("all_reduce", on, span, 4e9, known) for on in (plain, sharp)]
@@ -214,7 +221,7 @@ def test_switches_that_reduce_make_an_unmeasured_all_reduce_nearly_twice_as_fast
 
 
 def test_what_crosses_a_higher_tier_is_derived() -> None:
-    known, span = read_calibration(H100), packed(64)
+    known, span = h100(), packed(64)
     row = {
         "name": "message",
         "kind": OperatorKind.all_reduce,
