@@ -87,5 +87,6 @@ class KinetoWriter:
 
     def write(self, path: Path) -> Path:
         """The file."""
+        path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(self.head | {"traceEvents": self.events}))
         return path

@@ -160,6 +160,41 @@ def test_a_size_that_the_user_gives_prices_a_collective(tmp_path: Path) -> None:
     assert times[1] > 3300
 
 
+def test_shapes_come_from_an_execution_trace_of_the_same_window(tmp_path: Path) -> None:
+    writer = KinetoWriter()
+    writer.operator("aten::mm", 0.0, 20.0, **{"Record function id": 7})
+    writer.launch(5.0, 220.0, kernel="nvjet_tst_128x256")
+    writer.operator("aten::mm", 300.0, 20.0, **{"Record function id": 8})
+    writer.launch(305.0, 220.0, kernel="nvjet_tst_128x256")
+    path = writer.write(tmp_path / "kineto" / "t.json")
+    nodes = [
+        {"id": 1, "name": "[pytorch|profiler|execution_trace|process]", "ctrl_deps": 1},
+        {
+            "id": 2,
+            "name": "aten::mm",
+            "ctrl_deps": 1,
+            "inputs": {
+                "values": [[5, 5, 0, 32, 2, "cuda:0"], [6, 6, 0, 64, 2, "cuda:0"]],
+                "shapes": [[4, 8], [8, 16]],
+                "types": [f"Tensor({BF16})", f"Tensor({BF16})"],
+            },
+            "outputs": {"values": [[7, 7, 0, 64, 2, "cuda:0"]], "shapes": [[4, 16]], "types": []},
+            "attrs": [{"name": "rf_id", "type": "uint64", "value": 7}],
+        },
+    ]
+    whole = {"schema": "1.1.0-chakra.0.0.4", "pid": 1, "time": "", "start_ts": 0, "nodes": nodes}
+    (tmp_path / "et.json").write_text(json.dumps(whole))
+    options = TraceOptions(execution_trace=str(tmp_path / "et.json"))
+    found = read_kineto([path], options, name="run")
+    work = found.graph.work
+    sizes = {(int(work.m[i]), int(work.n[i]), int(work.k[i])) for i in range(len(work))}
+    assert (4, 16, 8) in sizes
+    assert "1 operators have their shapes" in " ".join(found.warnings)
+    assert "1 fit no call" in " ".join(found.warnings)
+    with pytest.raises(UsageError, match="1 execution traces are needed"):
+        read_kineto([path], TraceOptions(execution_trace=str(path)), name="run")
+
+
 def test_growing_needs_a_group_and_a_known_cluster(tmp_path: Path) -> None:
     alone = read_kineto([TRACES / "faults" / "plain.json"], name="plain")
     with pytest.raises(UsageError, match="not known"):

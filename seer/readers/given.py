@@ -18,6 +18,7 @@ KEYS = (
     "device",
     "step",
     "patterns",
+    "execution-trace",
 )
 
 
@@ -49,8 +50,8 @@ def parse_given(texts: Iterable[str], gpus: int | None = None) -> TraceOptions:
             unit = value.strip()
             text_s = unit if unit[:1].isdigit() else f"1 {unit}"
             values["compute_unit_s"] = _positive(parse_seconds(text_s, where), where)
-        elif name in ("device", "step", "patterns"):
-            values[name] = value.strip()
+        elif name in ("device", "step", "patterns", "execution-trace"):
+            values[name.replace("-", "_")] = value.strip()
         elif name == "topology":
             values["topology"] = tuple(_whole(part, where) for part in value.split(","))
         else:

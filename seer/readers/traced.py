@@ -97,6 +97,9 @@ class TraceOptions:
         The annotation that marks the steps of a profiler trace.
     device : str or None
         What a profiler trace was recorded on, where it does not say.
+    execution_trace : str or None
+        Execution traces of the same window, a file or a folder with one for each rank: shapes for a
+        profiler trace that recorded none.
     patterns : str or None
         A file with patterns of kernel names that communicate (see `docs/formats.md`).
     """
@@ -111,6 +114,7 @@ class TraceOptions:
     step: str | None = None
     patterns: str | None = None
     device: str | None = None
+    execution_trace: str | None = None
 
     def size_of(self, name: str) -> float | None:
         """The message size that the user gives for an operator without one.

@@ -9,8 +9,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from seer.errors import UsageError
 from seer.graph import OperatorGraph, OperatorKind, WorkTable
 from seer.graph.work import WORK_COLUMNS
+from seer.readers.kineto.columns import RankTrace
 from seer.readers.kineto.communication import read_patterns
 from seer.readers.kineto.folder import read_ranks
 from seer.readers.kineto.notes import warnings_of
@@ -29,10 +31,34 @@ def read_kineto(
     """The recording of a run, a file for each rank. Raises UnreadableError, UsageError."""
     options = options or TraceOptions()
     traces, notes = read_ranks(paths, progress)
+    if options.execution_trace:
+        traces, said = _shaped(traces, options.execution_trace)
+        notes.append(said)
     recording = record(traces, patterns=read_patterns(options.patterns), step=options.step)
     where = name or os.fspath(paths[0])
     recording = replace(_with_sizes(recording, options), name=where)
     return replace(recording, warnings=(*notes, *warnings_of(recording)))
+
+
+def _shaped(traces: list[RankTrace], path: str) -> tuple[list[RankTrace], str]:
+    """The traces with shapes from execution traces, in order of rank, and what to say about it."""
+    from seer.readers.execution_trace import call_table, read_execution_trace
+    from seer.readers.kineto.shapes import with_shapes
+    from seer.readers.traces import find_traces
+
+    files = find_traces(path)
+    if files.format != "execution_trace" or len(files.paths) != len(traces):
+        what = f"{len(traces)} execution traces are needed, one for each rank"
+        raise UsageError(what, where=path, why=f"found: {len(files.paths)}, {files.format}")
+    found, given, strange = [], 0, 0
+    for trace, file in zip(traces, files.paths, strict=True):
+        shaped, more, lost = with_shapes(trace, call_table(read_execution_trace(file)))
+        found.append(shaped)
+        given, strange = given + more, strange + lost
+    said = f"{given:,} operators have their shapes from execution traces"
+    if strange:
+        said += f"; {strange:,} fit no call: were both recorded over one window?"
+    return found, said
 
 
 def _with_sizes(recording: Recording, options: TraceOptions) -> Recording:
