@@ -18,11 +18,13 @@ if TYPE_CHECKING:
         FitResult,
         ForecastResult,
         Job,
+        SearchResult,
         SweepResult,
         fit,
         forecast,
         read_calibration,
         read_job,
+        search,
         sweep,
     )
     from seer.errors import (
@@ -43,6 +45,7 @@ __all__ = [
     "ForecastResult",
     "InfeasibleError",
     "Job",
+    "SearchResult",
     "SeerError",
     "SweepResult",
     "ThresholdError",
@@ -52,6 +55,7 @@ __all__ = [
     "forecast",
     "read_calibration",
     "read_job",
+    "search",
     "sweep",
 ]
 

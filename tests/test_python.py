@@ -21,6 +21,7 @@ STABLE = {
     "ForecastResult",
     "InfeasibleError",
     "Job",
+    "SearchResult",
     "SeerError",
     "SweepResult",
     "ThresholdError",
@@ -30,6 +31,7 @@ STABLE = {
     "forecast",
     "read_calibration",
     "read_job",
+    "search",
     "sweep",
 }
 EXAMPLES = sorted((documents.ROOT / "docs" / "examples").glob("*.py"))
@@ -43,6 +45,12 @@ def found() -> seer.ForecastResult:
 @pytest.fixture(scope="module")
 def swept() -> seer.SweepResult:
     return seer.sweep(JOB, {"parallelism.tp": [2, 4, 3]}, on="here")
+
+
+@pytest.fixture(scope="module")
+def searched() -> seer.SearchResult:
+    only = {"parallelism.schedule": ["1f1b"], "training.recompute": ["none"]}
+    return seer.search(JOB, only=only, top=3, on="here")
 
 
 # ---- the surface ------------------------------------------------------------------------------
@@ -200,6 +208,28 @@ def test_a_sweep_takes_zipped_lists_scenarios_and_a_journal(tmp_path: Path):
     assert {plan.name for plan in first.plans} == {"plain", "full"}
 
 
+def test_the_winner_of_a_search_is_a_job_that_takes_as_long_as_it_says(searched):
+    best = searched.best
+    assert best.iteration_time_s == min(plan.iteration_time_s for plan in searched.plans)
+    alone = seer.forecast(searched.best_spec)
+    assert alone.iteration_time_s == pytest.approx(best.iteration_time_s, rel=1e-9)
+    assert alone.fits
+    assert searched.to_dict()["schema"] == "seer.search/1"
+    assert "--tensor-model-parallel-size" in (searched.megatron_flags or "")
+
+
+def test_a_search_over_several_numbers_of_gpus_counts_them():
+    only = {
+        "parallelism.schedule": ["1f1b"],
+        "parallelism.pp": [1],
+        "training.recompute": ["none"],
+        "training.micro_batch": [1],
+    }
+    found = seer.search(JOB, gpus=[32, 64], only=only, objective="cost", top=4, on="here")
+    cost = [plan.gpus * plan.iteration_time_s for plan in found.plans]
+    assert cost == sorted(cost)
+
+
 GEMM = "m,n,k,dtype,time_us\n" + "".join(
     f"{m},{n},4096,bf16,{2 * m * n * 4096 / 400e12 * 1e6:.3f}\n"
     for m in (1024, 2048, 4096, 8192)
@@ -224,7 +254,7 @@ def test_a_fit_prices_a_forecast_and_is_saved(fitted, tmp_path: Path):
     assert fitted.to_dict()["name"] == "invented"
 
 
-@pytest.mark.parametrize("which", ["found", "swept", "fitted"])
+@pytest.mark.parametrize("which", ["found", "swept", "searched", "fitted"])
 def test_every_result_is_a_data_frame_of_either_kind(which: str, request):
     result = request.getfixturevalue(which)
     pytest.importorskip("pandas", reason="the extra [pandas] is not installed")
@@ -243,7 +273,7 @@ def test_a_data_frame_without_its_extra_says_what_to_install(package: str, found
         getattr(found, f"to_{package}")()
 
 
-@pytest.mark.parametrize("which", ["found", "swept", "fitted"])
+@pytest.mark.parametrize("which", ["found", "swept", "searched", "fitted"])
 def test_a_notebook_shows_a_result_as_html_with_nothing_from_outside(which: str, request):
     html = request.getfixturevalue(which)._repr_html_()
     assert html.count("<table>") == html.count("</table>") >= 1

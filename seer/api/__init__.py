@@ -9,6 +9,7 @@ from __future__ import annotations
 from seer.api.fitting import FitResult, fit
 from seer.api.forecasting import ForecastResult, forecast
 from seer.api.jobs import read_job
+from seer.api.searching import SearchResult, search
 from seer.api.sweeping import SweepResult, sweep
 from seer.calibration import Calibration
 from seer.readers import read_calibration
@@ -19,10 +20,12 @@ __all__ = [
     "FitResult",
     "ForecastResult",
     "Job",
+    "SearchResult",
     "SweepResult",
     "fit",
     "forecast",
     "read_calibration",
     "read_job",
+    "search",
     "sweep",
 ]

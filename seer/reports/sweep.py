@@ -68,18 +68,23 @@ def plan_json(plan: SweptPlan) -> dict[str, Any]:
 
 
 def columns(sweep: Sweep) -> dict[str, list[Any]]:
-    """The plans by column, for tables of other tools: edits by path, then numbers.
+    """The plans of a sweep by column; see `plan_columns`."""
+    return plan_columns(sweep.plans, sweep.paths)
+
+
+def plan_columns(plans: Sequence[SweptPlan], paths: Sequence[str]) -> dict[str, list[Any]]:
+    """Plans by column, for tables of other tools: edits by path, then numbers.
 
     A path that takes values of several types is given as JSON texts.
     """
     found: dict[str, list[Any]] = {}
-    if any(plan.name for plan in sweep.plans):
-        found["name"] = [plan.name for plan in sweep.plans]
-    for path in sweep.paths:
-        values = [plan.edits.get(path) for plan in sweep.plans]
+    if any(plan.name for plan in plans):
+        found["name"] = [plan.name for plan in plans]
+    for path in paths:
+        values = [plan.edits.get(path) for plan in plans]
         plain = len({type(value) for value in values}) == 1 and not isinstance(values[0], list)
         found[path] = values if plain else [None if v is None else json.dumps(v) for v in values]
-    rows = [_numbers(plan) for plan in sweep.plans]
+    rows = [_numbers(plan) for plan in plans]
     for key in rows[0] if rows else _NUMBERS:
         name = f"forecast.{key}" if key in found else key
         found[name] = [row[key] for row in rows]
