@@ -268,6 +268,20 @@ def test_ranks_recorded_a_collective_apart_are_joined_where_they_agree(tmp_path:
     )
 
 
+def test_groups_that_cannot_be_told_apart_leave_the_clocks_alone(tmp_path: Path) -> None:
+    # two pairs of ranks, each with collectives of its own at its own times, and no names of groups
+    for rank in range(4):
+        writer = KinetoWriter(rank=rank)
+        for k in range(6):
+            begin = 1000.0 * k + (0 if rank < 2 else 137.0 * (k % 3))
+            writer.launch(begin, 50.0, kernel="ncclKernel_AllReduce_RING_LL_Sum_float")
+        writer.marks_every(1000.0)
+        writer.write(tmp_path / f"rank{rank}.json")
+    found = of(tmp_path)
+    assert found.joined.offset_us == pytest.approx(np.zeros(4), abs=1.0)
+    assert abs(replay(found).error) < 0.001
+
+
 # ---- faults -------------------------------------------------------------------------------------
 
 

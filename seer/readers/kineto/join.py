@@ -31,6 +31,9 @@ LARGEST_SHIFT = 16
 LEAST_OVERLAP = 0.75
 """... and the shorter recording has this share of its collectives in common with the longer."""
 
+TRUSTED = 0.5
+"""Share of the pairs that must hold together for their clocks to be believed."""
+
 ROUNDS = 20
 """Of setting the clocks; each halves what is left at least."""
 
@@ -73,8 +76,21 @@ def join(traces: Sequence[RankTrace], found: Sequence[Communication]) -> Joined:
     starts = [t.gpu.start_us + s for t, s in zip(traces, shift, strict=True)]
     alone: Counter[str] = Counter()
     pairs = _pair(traces, found, ends, alone)
-    offset = _clocks(pairs, ends, len(traces))
-    kept = [pair for pair in pairs if _together(pair, starts, ends, offset, alone)]
+    as_recorded = np.zeros(len(traces))
+    kept, offset = max(
+        (
+            ([pair for pair in pairs if _together(pair, starts, ends, clocks)], clocks)
+            for clocks in (_clocks(pairs, ends, len(traces)), as_recorded)
+        ),
+        key=lambda answer: len(answer[0]),
+    )
+    if len(kept) < TRUSTED * len(pairs):
+        # pairs that mostly do not hold say nothing about clocks: groups were not told apart
+        kept = [pair for pair in pairs if _together(pair, starts, ends, as_recorded)]
+        offset = as_recorded
+    parted = sum(len(pair) for pair in pairs) - sum(len(pair) for pair in kept)
+    if parted:
+        alone["kernels that do not end together"] += parted
     return Joined(kept, offset - shift, dict(alone), origin)
 
 
@@ -169,13 +185,9 @@ def _together(
     starts: Sequence[Floats],
     ends: Sequence[Floats],
     offset: Floats,
-    alone: Counter[str],
 ) -> bool:
     """Whether kernels can be one collective: all run at one moment, and end together."""
     start = np.array([starts[r][row] - offset[r] for r, row in pair.tolist()])
     end = np.array([ends[r][row] - offset[r] for r, row in pair.tolist()])
     most = max(TOGETHER_US, TOGETHER_SHARE * float((end - start).max()))
-    if end.min() < start.max() or end.max() - end.min() > most:
-        alone["kernels that do not end together"] += len(pair)
-        return False
-    return True
+    return bool(end.min() >= start.max() and end.max() - end.min() <= most)

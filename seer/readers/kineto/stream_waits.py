@@ -124,6 +124,10 @@ def _exact(trace: RankTrace, launches: Launches) -> list[tuple[int, int]]:
         if len(syncs)
         else {}
     )
+    issued = [
+        _issued(launches, np.flatnonzero(trace.gpu.lane == lane))
+        for lane in range(len(trace.streams))
+    ]
     pairs: list[tuple[int, int]] = []
     for i, args in enumerate(syncs.args):
         if args is None or args.sync_kind != "Stream Wait Event":
@@ -136,22 +140,13 @@ def _exact(trace: RankTrace, launches: Launches) -> list[tuple[int, int]]:
             continue
         if waiter not in trace.streams or awaited not in trace.streams:
             continue
-        one = _last(trace, launches, trace.streams.index(awaited), recorded)
-        other = _next(trace, launches, trace.streams.index(waiter), asked)
-        if one >= 0 and other >= 0:
-            pairs.append((one, other))
+        given, when = issued[trace.streams.index(awaited)]
+        last = int(np.searchsorted(when, recorded)) - 1
+        waiting, begins = issued[trace.streams.index(waiter)]
+        first = int(np.searchsorted(begins, asked))
+        if last >= 0 and first < len(waiting):
+            pairs.append((int(given[last]), int(waiting[first])))
     return pairs
-
-
-def _last(trace: RankTrace, launches: Launches, lane: int, moment: float) -> int:
-    """The last operator that a stream had been given before a moment."""
-    rows = np.flatnonzero((trace.gpu.lane == lane) & (launches.launch_us < moment))
-    return int(rows[-1]) if len(rows) else NONE
-
-
-def _next(trace: RankTrace, launches: Launches, lane: int, moment: float) -> int:
-    rows = np.flatnonzero((trace.gpu.lane == lane) & (launches.launch_us >= moment))
-    return int(rows[0]) if len(rows) else NONE
 
 
 def _integer(value: object) -> int:
