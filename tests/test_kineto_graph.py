@@ -268,6 +268,15 @@ def test_ranks_recorded_a_collective_apart_are_joined_where_they_agree(tmp_path:
     )
 
 
+def test_a_group_that_all_ranks_share_needs_no_names(tmp_path: Path) -> None:
+    for rank in range(3):
+        writer = KinetoWriter(rank=rank)
+        for k in range(3):
+            writer.launch(1000.0 * k, 50.0, kernel="ncclKernel_AllReduce_RING_LL_Sum_float")
+        writer.write(tmp_path / f"rank{rank}.json")
+    assert of(tmp_path).groups == {"nccl": (0, 1, 2)}
+
+
 def test_groups_that_cannot_be_told_apart_leave_the_clocks_alone(tmp_path: Path) -> None:
     # two pairs of ranks, each with collectives of its own at its own times, and no names of groups
     for rank in range(4):

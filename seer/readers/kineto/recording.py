@@ -93,7 +93,23 @@ class Recording:
         for plan in self.plans:
             for members, label in zip(plan.communication.members, plan.labels, strict=True):
                 found.setdefault(label, members)
-        return found
+        return found | self._joined_groups(found)
+
+    def _joined_groups(self, found: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Ranks of groups that do not tell them, where the same ranks share all of its kernels."""
+        labels = [
+            dict(zip(plan.communication.row.tolist(), plan.labels, strict=True))
+            for plan in self.plans
+        ]
+        shared: dict[str, set[tuple[int, ...]]] = {}
+        for pair in self.joined.member:
+            (r, row), *_ = pair.tolist()
+            shared.setdefault(labels[r][row], set()).add(tuple(self.ranks[pair[:, 0]].tolist()))
+        return {
+            label: next(iter(ranks))
+            for label, ranks in shared.items()
+            if not found.get(label) and len(ranks) == 1
+        }
 
 
 def record(
