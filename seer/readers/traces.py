@@ -169,6 +169,10 @@ def read_trace(
         from seer.readers.workload_graph import read_workload
 
         return read_workload(found.only(), options, every_rank=every_rank)
+    if found.format == "aicb":
+        from seer.readers.aicb import read_aicb
+
+        return read_aicb(found.only(), options)
     if found.format in ("chakra", "chakra_json"):
         from seer.readers.chakra.graph import read_chakra
 

@@ -101,8 +101,8 @@ class WorkloadText:
 def read_workload_text(path: str | os.PathLike[str]) -> WorkloadText:
     """The layers of a workload text. Raises UnreadableError with the line."""
     where = os.fspath(path)
-    lines = read_text(path, DATA_LIMIT_BYTES).splitlines()
-    head = lines[0].split(None, 1)
+    lines = read_text(path, DATA_LIMIT_BYTES).lstrip().splitlines()
+    head = lines[0].split(None, 1) or [""]
     parallelism = head[0].upper()
     if parallelism not in PARALLELISMS:
         hint = nearest(parallelism, PARALLELISMS)
