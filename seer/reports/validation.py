@@ -6,12 +6,14 @@ import csv
 import io
 import itertools
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from seer.validate import Score, ScoredRun, ValidationReport
+from seer.validate.ranking import Rankings, rank
 
 SCHEMA = "seer.validate/1"
 
@@ -57,7 +59,17 @@ def to_json(report: ValidationReport) -> dict[str, Any]:
             }
             for r in report.rows
         ],
+        "rankings": _rankings(rank(report.rows)),
         "skipped": [{"id": s.id, "group": s.group, "reason": s.reason} for s in report.skipped],
+    }
+
+
+def _rankings(found: Rankings) -> dict[str, Any]:
+    """Whether the better plan is named: questions of many plans, and pairs of few."""
+    questions, pairs, right = found.few
+    return {
+        "many": [asdict(question) for question in found.many],
+        "few": {"questions": questions, "pairs": pairs, "right": right},
     }
 
 
