@@ -31,10 +31,12 @@ def test_the_gain_of_a_product_is_forecast_with_the_published_rates_of_its_excha
     assert found[1] == pytest.approx(theirs.published, rel=0.2)
 
 
-def test_the_gain_of_qwen3_is_forecast_as_shipped() -> None:
-    ours, theirs = targets.PAIRS["Qwen3-235B"]
-    ratio = targets.tokens("Qwen3-235B", 0) / targets.tokens("Qwen3-235B", 1)
-    assert ratio == pytest.approx(ours.published / theirs.published, rel=WITHIN)
+@pytest.mark.parametrize("model", targets.PAIRS)
+def test_as_shipped_the_gain_of_a_product_is_forecast_within_a_third(model: str) -> None:
+    # kernels measured on another cluster exchange too slowly there: see docs/targets.md
+    ours, theirs = targets.PAIRS[model]
+    ratio = targets.tokens(model, 0) / targets.tokens(model, 1)
+    assert ratio == pytest.approx(ours.published / theirs.published, rel=0.33)
 
 
 @pytest.mark.parametrize("kind", ["dispatch", "combine"])
