@@ -2,11 +2,12 @@
 
     python tests/bench/bench_plans.py [--plans 2000] [--output times.json]
 
-The job is Llama 3 70B on 1,024 H100 at sequence 8,192 and global batch 1,024. Every `stride`-th run of
-`BLOCK` neighbours of all valid plans (tp, cp, pp, vpp, ZeRO, micro-batch, recomputation, schedule) is
-evaluated, from the resolved job to breakdown and memory, none skipped by memory; plans that a schedule
-refuses are counted apart. The counts are asserted, the times are only stored. `growth` is the time by
-passes of the pipeline (2 x pp x vpp x micro-batches), with the parts that plans share at hand.
+The job is Llama 3 70B on 1,024 H100 at sequence 8,192 and global batch 1,024. Every `stride`-th
+run of `BLOCK` neighbours of all valid plans (tp, cp, pp, vpp, ZeRO, micro-batch, recomputation,
+schedule) is evaluated, from the resolved job to breakdown and memory, none skipped by memory;
+plans that a schedule refuses are counted apart. The counts are asserted, the times are only
+stored. `growth` is the time by passes of the pipeline (2 x pp x vpp x micro-batches), with the
+parts that plans share at hand.
 """
 
 from __future__ import annotations
