@@ -11,6 +11,7 @@ from kineto_writer import KinetoWriter
 
 from seer.errors import UnreadableError, UsageError
 from seer.graph import OperatorKind
+from seer.readers.kineto import columns, events
 from seer.readers.kineto.recording import Recording
 from seer.readers.kineto.summary import read_kineto, traced
 from seer.readers.traced import TraceOptions
@@ -289,6 +290,16 @@ def test_groups_that_cannot_be_told_apart_leave_the_clocks_alone(tmp_path: Path)
     found = of(tmp_path)
     assert found.joined.offset_us == pytest.approx(np.zeros(4), abs=1.0)
     assert abs(replay(found).error) < 0.001
+
+
+def test_reading_tells_how_far_it_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PIECE_BYTES", 400)
+    monkeypatch.setattr(columns, "PIECE_BYTES", 400)
+    said: list[str] = []
+    read_kineto([FAULTS / "plain.json"], name="plain", progress=said.append)
+    assert len(said) > 3
+    assert said[-1].startswith("reading [####")
+    assert said == sorted(said, key=lambda text: text.count("#"))
 
 
 # ---- faults -------------------------------------------------------------------------------------

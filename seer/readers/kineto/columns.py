@@ -8,7 +8,7 @@ stands before what it contains.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.errors import UnreadableError
-from seer.readers.kineto.events import Args, Event, Trace, number, open_trace
+from seer.readers.kineto.events import PIECE_BYTES, Args, Event, Trace, number, open_trace
 
 HOST_OPERATORS = ("cpu_op", "operator")
 CALLS = (
@@ -298,8 +298,10 @@ def identity(value: Any) -> int:
     return value
 
 
-def read_rank(data: bytes, file: str) -> RankTrace:
+def read_rank(data: bytes, file: str, progress: Callable[[float], None] | None = None) -> RankTrace:
     """The columns of one trace from the bytes of its file (unpacked).
+
+    `progress` is told from time to time which share of the file has been read.
 
     Raises UnreadableError where the file is no trace, is damaged beyond repair, or holds neither
     operators nor kernels.
@@ -307,12 +309,14 @@ def read_rank(data: bytes, file: str) -> RankTrace:
     trace = open_trace(data, file)
     found = _Collector()
     frames = 0
-    for piece in trace.pieces():
+    for count, piece in enumerate(trace.pieces(), 1):
         for event in piece:
             if event.cat == PYTHON:  # four of five events where stacks were recorded
                 frames += 1
             else:
                 found.take(event)
+        if progress is not None:
+            progress(min(1.0, count * PIECE_BYTES / len(data)))
     found.skipped[PYTHON] += frames
     found.faults.update(trace.repairs)
     if not any(found.rows[sort].start for sort in ("gpu", "calls", "host")):

@@ -65,30 +65,26 @@ class Cuts:
     thread: list[int] = field(default_factory=list)
     begin_us: list[float] = field(default_factory=list)
     base_us: list[float] = field(default_factory=list)
-    own: list[bool] = field(default_factory=list)
     awaited: list[tuple[int, int]] = field(default_factory=list)
     handed: list[tuple[int, int, float]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     unexplained: list[tuple[int, float, float]] = field(default_factory=list)
 
-    def add(
-        self, sort: str, thread: int, begin: float, base: float, operators: list[int], own: bool
-    ) -> None:
+    def add(self, sort: str, thread: int, begin: float, base: float, operators: list[int]) -> None:
         """One wait for GPU operators."""
-        wait = self._wait(sort, thread, begin, base, own)
+        wait = self._wait(sort, thread, begin, base)
         self.awaited += [(wait, i) for i in operators]
 
     def hand_over(self, thread: int, begin: float, base: float, other: int) -> None:
         """One wait for another thread, which reaches `base` first."""
-        wait = self._wait("hand-over between threads", thread, begin, base, False)
+        wait = self._wait("hand-over between threads", thread, begin, base)
         self.handed.append((wait, other, base))
 
-    def _wait(self, sort: str, thread: int, begin: float, base: float, own: bool) -> int:
+    def _wait(self, sort: str, thread: int, begin: float, base: float) -> int:
         self.counts[sort] = self.counts.get(sort, 0) + 1
         self.thread.append(thread)
         self.begin_us.append(begin)
         self.base_us.append(base)
-        self.own.append(own)
         return len(self.thread) - 1
 
 
@@ -180,7 +176,7 @@ def _call(
     name = trace.name(calls, i)
     by = end + CLOCK_US
     if trace.is_on_host:
-        cuts.add("operators of the host", thread, begin, end, launched, True)
+        cuts.add("operators of the host", thread, begin, end, launched)
         return
     if name.endswith(("DeviceSynchronize", "CtxSynchronize")):
         found = [queue.last(lane, begin, by) for lane in range(len(trace.streams))]
@@ -189,9 +185,7 @@ def _call(
         found = [_synchronised(trace, launches, queue, known, i, by)]
         sort = "stream or event synchronisation"
     elif launched and trace.is_copy[launched].all() and _blocks(trace, name, launched, by):
-        cuts.add(
-            "blocking copy", thread, begin, _base(launches, launched, begin, end), launched, True
-        )
+        cuts.add("blocking copy", thread, begin, _base(launches, launched, begin, end), launched)
         return
     elif end - begin >= IMPLIED_CALL_US:
         operator = queue.latest(begin, by)
@@ -204,7 +198,7 @@ def _call(
         return
     found = [k for k in found if k >= 0]
     if found:
-        cuts.add(sort, thread, begin, _base(launches, found, begin, end), found, False)
+        cuts.add(sort, thread, begin, _base(launches, found, begin, end), found)
 
 
 def _base(launches: Launches, operators: list[int], begin: float, end: float) -> float:
@@ -283,7 +277,7 @@ def _silences(trace: RankTrace, launches: Launches, launching: list[int], cuts: 
             polled = not trace.is_on_host and end - begin > POLL_GAP_US
             polled = polled and begin < done <= end <= done + POLL_RETURN_US
             if polled and not moment > done:
-                cuts.add("polling", thread, begin, done, [newest], False)
+                cuts.add("polling", thread, begin, done, [newest])
             elif other >= 0:
                 cuts.hand_over(thread, begin, moment, other)
             elif end - begin <= UNEXPLAINED_GAP_US:

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from seer.errors import SeerError, UnreadableError
 from seer.readers.files import PathLike, read_bytes
@@ -21,6 +21,8 @@ PARALLEL_BYTES = 4 * 2**20
 """Smaller files (packed) are read one after the other: a process costs about as much."""
 
 MOST_RANKS = 4096
+BAR = 40
+"""Characters of a progress bar."""
 
 Progress = Callable[[str], None]
 
@@ -71,8 +73,7 @@ def _read_all(paths: Sequence[PathLike], progress: Progress | None) -> list[Rank
     ):
         found = []
         for i, name in enumerate(names):
-            tell(f"{i} of {len(names)} traces read")
-            found.append(_read(name))
+            found.append(_read(name, _Told(tell, i, len(names))))
         return found
     context = multiprocessing.get_context("fork")
     with warnings.catch_warnings():
@@ -86,10 +87,24 @@ def _read_all(paths: Sequence[PathLike], progress: Progress | None) -> list[Rank
             return found
 
 
-def _read(name: str) -> RankTrace | SeerError:
+@dataclass(frozen=True)
+class _Told:
+    """Tells how far the reading of a file, one of several, has come."""
+
+    tell: Progress
+    before: int
+    files: int
+
+    def __call__(self, share: float) -> None:
+        of = f", {self.before} of {self.files} traces" if self.files > 1 else ""
+        bar = "#" * round(BAR * share) + "." * (BAR - round(BAR * share))
+        self.tell(f"reading [{bar}] {share:4.0%}{of}")
+
+
+def _read(name: str, progress: Callable[[float], None] | None = None) -> RankTrace | SeerError:
     """One rank, or why not; errors come back as values, since they cross processes."""
     try:
-        return read_rank(read_bytes(name, LIMIT_BYTES), name)
+        return read_rank(read_bytes(name, LIMIT_BYTES), name, progress)
     except SeerError as fault:
         return UnreadableError(fault.what, where=fault.where, why=fault.why, hint=fault.hint)
 

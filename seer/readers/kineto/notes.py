@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from seer.readers.kineto.recording import Recording
+from seer.readers.kineto.recording import CONTRADICTED, Recording
 from seer.readers.kineto.works import short_name
 
 LONG_SIDE_SHARE = 0.01
@@ -25,7 +25,7 @@ def warnings_of(recording: Recording) -> list[str]:
     counted = (
         "launches without a call",
         "operators that start before their call",
-        "edges that the recorded order contradicts, left out",
+        CONTRADICTED,
     )
     known = recording.findings
     found += [f"{known[what]:,} {what}" for what in counted if known.get(what)]

@@ -127,9 +127,7 @@ def _host(trace: RankTrace, launches: Launches, cuts: Cuts) -> HostPlan:
     release = launches.release_us[operator].copy()
     launch = launches.launch_us[operator]
     begin = wait_begin.copy()
-    _order_releases(
-        thread, launch, release, wait_thread, wait_base, begin, np.array(cuts.own, bool)
-    )
+    _order_releases(thread, launch, release, wait_thread, wait_base, begin)
 
     handed = np.array([(w, t) for w, t, _ in cuts.handed], np.int64).reshape(-1, 2)
     moment = np.array([m for _, _, m in cuts.handed], np.float64)
@@ -188,7 +186,6 @@ def _order_releases(
     wait_thread: Indices,
     wait_base: Floats,
     begin: Floats,
-    own: NDArray[np.bool_],
 ) -> None:
     """Launches before a wait take effect before the thread goes on, and the wait begins after them.
 

@@ -25,6 +25,8 @@ Indices = NDArray[np.int64]
 
 MICRO = 1e-6
 
+CONTRADICTED = "edges that the recorded order contradicts, left out"
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -213,30 +215,20 @@ def _assemble(plans: tuple[RankPlan, ...], joined: Joined, marks: tuple[Marks, .
     rank_of = table.per_row(table.rank)
     builder.add(table.joined(table.work)[kept], rank=ranks[rank_of[kept]])
     sort = table.per_row(table.sort)
-    dropped = 0
-    for plan, place in zip(plans, places, strict=True):
-        before, after = _edges(plan, place)
-        before, after = stands_for[before], stands_for[after]
-        ordered = _precedes(start, length, sort, before, after)
-        dropped += int(np.count_nonzero(~ordered))
-        builder.connect(index[before[ordered]], index[after[ordered]])
-    for r, (plan, place) in enumerate(zip(plans, places, strict=True)):
-        _issue(builder, plan, place, int(ranks[r]), index, stands_for)
     findings: Counter[str] = Counter()
+    for r, (plan, place) in enumerate(zip(plans, places, strict=True)):
+        before, after = (stands_for[rows] for rows in _edges(plan, place))
+        ordered = _precedes(start, length, sort, before, after)
+        findings[CONTRADICTED] += int(np.count_nonzero(~ordered))
+        builder.connect(index[before[ordered]], index[after[ordered]])
+        _issue(builder, plan, place, int(ranks[r]), index, stands_for)
     for plan in plans:
         findings.update(plan.findings)
-    findings["edges that the recorded order contradicts, left out"] = dropped
-    member = [
-        np.arange(place.gpu, place.gpu + len(p.trace.gpu))
-        for p, place in zip(plans, places, strict=True)
-    ]
-    members = np.concatenate(member) if member else np.zeros(0, np.int64)
-    raw = [
-        (p.trace.gpu.start_us + s, p.trace.gpu.end_us + s)
-        for p, s in zip(plans, shift, strict=True)
-    ]
-    own_start = np.concatenate([one for one, _ in raw]) * MICRO
-    own_end = np.concatenate([other for _, other in raw]) * MICRO
+    sizes = [len(plan.trace.gpu) for plan in plans]
+    members = np.concatenate(
+        [place.gpu + np.arange(n) for place, n in zip(places, sizes, strict=True)]
+    )
+    own_start, own_end = _own_times_s(plans, shift)
     step, first = _steps(plans, places, marks, table, start)
     graph = builder.build(ranks=max(len(plans), 1))
     return Recording(
@@ -249,7 +241,7 @@ def _assemble(plans: tuple[RankPlan, ...], joined: Joined, marks: tuple[Marks, .
         is_hidden=(table.joined(table.work) == works.hidden)[kept],
         is_gpu=(sort == _GPU)[kept],
         step=step[kept],
-        member_rank=np.concatenate([np.full(len(m), r) for r, m in enumerate(member)]),
+        member_rank=np.repeat(np.arange(len(plans)), sizes),
         member=index[stands_for[members]],
         member_start_s=own_start,
         member_end_s=own_end,
@@ -261,6 +253,14 @@ def _assemble(plans: tuple[RankPlan, ...], joined: Joined, marks: tuple[Marks, .
         joined=joined,
         findings={what: count for what, count in findings.items() if count},
     )
+
+
+def _own_times_s(plans: tuple[RankPlan, ...], shift: Floats) -> tuple[Floats, Floats]:
+    """Start and end of every recorded GPU operator on the common clock."""
+    spans = [(p.trace.gpu, s) for p, s in zip(plans, shift.tolist(), strict=True)]
+    start = np.concatenate([gpu.start_us + ahead for gpu, ahead in spans])
+    end = np.concatenate([gpu.end_us + ahead for gpu, ahead in spans])
+    return start * MICRO, end * MICRO
 
 
 def _add(table: _Table, works: Works, r: int, plan: RankPlan, shift: float) -> _Rank:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from seer.readers.kineto.rank_plan import RankPlan
 
 _LONGEST_NAME = 80
-_MOST_DISTINCT = 2_000_000
 
 HIDDEN = "CUDA graph, kernels not recorded"
 BEFORE = "before the recording began"
