@@ -239,5 +239,6 @@ def _tiled(pairs: Pairs, at: NDArray[np.int64]) -> Pairs:
 
 def _pairs(before: NDArray[np.integer], after: NDArray[np.integer]) -> Pairs:
     """Every element of `before` with every element of `after`, as rows of two."""
-    grid = np.meshgrid(before, after, indexing="ij")
-    return np.stack([g.ravel() for g in grid], axis=1).astype(np.int64)
+    pairs = np.empty((len(before), len(after), 2), np.int64)
+    pairs[..., 0], pairs[..., 1] = before[:, None], after
+    return pairs.reshape(-1, 2)
