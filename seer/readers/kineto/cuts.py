@@ -23,11 +23,11 @@ CLOCK_US = 2.0
 
 IMPLIED_CALL_US = 50.0
 """A call this long that ends with an operator has waited for it: a full queue, memory that is
-freed, a copy through pageable memory. Calls that do not wait take 2 to 20 us."""
+freed, a copy through pageable memory. A choice: several launch latencies."""
 
 RETURN_US = 60.0
-"""A waiting call returns at most this long after the operator it waited for ended (blocking
-synchronisation wakes a thread in up to 50 us)."""
+"""A waiting call returns at most this long after the operator it waited for ended. A choice: several
+launch latencies."""
 
 POLL_GAP_US = 300.0
 POLL_RETURN_US = 100.0

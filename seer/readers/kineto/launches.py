@@ -20,8 +20,8 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 DEFAULT_LATENCY_US = 8.0
-"""Where no launch into an idle stream was recorded. Medians of sixteen public traces (RTX 2080 Ti to
-H100, docs/traces.md) are 5 to 28 us, half of them below 9."""
+"""Where no launch into an idle stream was recorded. Medians of sixteen public traces (RTX 2080 Ti
+to H100, docs/traces.md) are 5 to 28 us, half of them below 9."""
 
 LONGEST_LATENCY_US = 100.0
 """A launch into an idle stream that takes longer waits for something else."""

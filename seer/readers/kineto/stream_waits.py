@@ -26,7 +26,7 @@ CLOCK_US = 1.0
 
 CLOSE_US = 10.0
 """An operator that starts within this after another stream's operator ended has waited for it, even
-where no wait call was recorded (files that were thinned out): event waits take 1 to 5 us."""
+where no wait call was recorded (files that were thinned out). A choice: a few turnarounds."""
 
 SMALLEST_US = 2.0
 """Smaller delays need no explanation by another stream."""
