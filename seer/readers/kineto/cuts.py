@@ -26,8 +26,8 @@ IMPLIED_CALL_US = 50.0
 freed, a copy through pageable memory. A choice: several launch latencies."""
 
 RETURN_US = 60.0
-"""A waiting call returns at most this long after the operator it waited for ended. A choice: several
-launch latencies."""
+"""A waiting call returns at most this long after the operator it waited for ended. A choice:
+several launch latencies."""
 
 POLL_GAP_US = 300.0
 POLL_RETURN_US = 100.0
