@@ -40,6 +40,7 @@ def test_nothing_but_the_domain_changes() -> None:
     before, after = small.step.job, large.step.job
     assert after.cluster.device is before.cluster.device
     assert after.parallelism == before.parallelism
+    assert replace(after.parallelism, dispatcher="") == job.parallelism
     assert after.training == before.training
     assert after.cluster.tiers[1:] == before.cluster.tiers[1:]
     changed = replace(after.cluster.tiers[0], size=8)

@@ -1,8 +1,8 @@
 """How large must the NVLink domain be? The same GPUs and NICs, joined by NVLink in larger groups.
 
 Only the number of GPUs in one domain changes: compute, the bandwidth of a GPU's NVLink and of its
-NIC, the plan and the batch stay. So the answer is what the domain itself is worth, unlike a
-comparison of two products.
+NIC, the plan, the batch and the way tokens are sent stay. So the answer is what the domain itself
+is worth, unlike a comparison of two products.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from seer.errors import UsageError
 from seer.forecast import Forecast, declared_factor, forecast, prepare
 from seer.spec import Job
 from seer.whatif.forward import ForwardPass, forward_pass
+from seer.workload.chunks import dispatcher
 
 MOST_GPUS = 100_000
 """In one domain."""
@@ -56,6 +57,9 @@ def compare_domains(job: Job, domains: Sequence[int]) -> tuple[DomainStep, ...]:
     """
     if not domains:
         raise UsageError("no domain size is given", where="--domains", hint="8,72")
+    # presets choose how tokens are sent by the size of the domain: the choice is held, too
+    plan = replace(job.parallelism, dispatcher=dispatcher(job))
+    job = replace(job, parallelism=plan)
     found: list[DomainStep] = []
     for domain in domains:
         used = gpus_used(job, domain)
