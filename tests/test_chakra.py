@@ -309,6 +309,28 @@ def test_a_folder_with_traces_of_another_run_is_not_mixed(example: Traced, tmp_p
         write_trace(example, tmp_path / "out", "chakra")
 
 
+def test_a_collective_that_ranks_do_not_share_is_written_as_its_duration(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    nodes = [replace(coll(0, CommType.ALL_REDUCE, 8), duration_us=7)]
+    traced = read_trace(write(tmp_path / "in", nodes, nodes))
+    apart = replace(traced.graph, stream_operator=np.array([0, 1], np.int32))
+    apart = replace(
+        apart,
+        **{
+            name: np.concatenate([getattr(apart, name)] * 2)
+            for name in ("work_id", "layer", "micro_batch", "multiplicity")
+        },
+        rank=np.array([0, 1], np.int32),
+        memory_alloc_bytes=np.zeros(2),
+        memory_free_bytes=np.zeros(2),
+        successor_ptr=np.zeros(3, np.int64),
+    )
+    write_trace(replace(traced, graph=apart), tmp_path / "out", "chakra")
+    _, official = decode((tmp_path / "out/trace.1.et").read_bytes())
+    assert [(node.type, node.duration_micros) for node in official] == [(NodeType.COMP, 7)]
+    assert_same(apart, read_trace(tmp_path / "out").graph)
+
+
 def test_what_files_of_single_ranks_cannot_say_is_refused(tmp_path: Path) -> None:
     traced = read_trace(write(tmp_path, [send(0, 1, 8)]))
     with pytest.raises(UsageError, match="one of its two ranks"):

@@ -36,6 +36,8 @@ class RankOperator:
         The in-order queue it is issued to; "" = by kind, group and peer.
     after : tuple of int
         Keys of operators of the same rank.
+    alone : bool
+        A collective that is not joined with those of other ranks.
     behind : tuple of int
         Keys of operators that are issued before it, without being waited for.
     columns : mapping
@@ -62,6 +64,7 @@ class RankOperator:
     tag: int = 0
     receives: bool = False
     posts: bool = False
+    alone: bool = False
     behind: tuple[int, ...] = ()
     layer: int = -1
     micro_batch: int = -1
@@ -214,7 +217,7 @@ class _Joined:
         if operator.is_transfer:
             ends = (operator.peer, rank) if operator.receives else (rank, operator.peer)
             exchange = ("p2p", *ends, operator.tag, operator.receives)
-        elif operator.kind in COLLECTIVES and rank in self._groups.get(operator.group, ()):
+        elif self._meets(operator, rank):
             exchange = ("group", operator.group)
             self._counts[rank][operator.group] += 1
         seconds = float(operator.columns.get("measured_s", np.nan))
@@ -235,6 +238,11 @@ class _Joined:
         if operator.is_transfer and not operator.receives:
             node.first, node.rank = operator, rank
         return known
+
+    def _meets(self, operator: RankOperator, rank: int) -> bool:
+        """Whether it is a collective with known partners."""
+        joins = operator.kind in COLLECTIVES and not operator.alone
+        return joins and rank in self._groups.get(operator.group, ())
 
     def _new(self, operator: RankOperator, rank: int, seconds: float) -> int:
         self._nodes.append(_Node(operator, rank, seconds, []))

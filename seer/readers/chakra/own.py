@@ -38,6 +38,7 @@ def own_operator(node: Node, group: str, where: str) -> RankOperator:
             tag=_int32(attributes.get("comm_tag", 0)),
             receives=receives,
             posts=True,
+            alone=bool(attributes.get("seer_alone", False)),
             **rest,
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:

@@ -56,6 +56,7 @@ class _Writer:
         self._where = traced.summary.name
         self._numbers = self._numbered(traced)
         graph = self._graph
+        self._ranks = set(graph.stream_rank.tolist())
         stream = np.repeat(np.arange(graph.streams), np.diff(graph.stream_ptr))
         self._places: list[dict[int, str]] = [{} for _ in range(len(graph))]
         """The stream of each operator on each of its ranks."""
@@ -115,10 +116,23 @@ class _Writer:
         if kind is OperatorKind.segment:
             raise self._cannot("stands for a segment: write the graph unfolded", operator)
         members = self._groups.get(self._graph.work.group[self._graph.work_id[operator]], ())
+        if self._is_alone(operator):
+            if np.isnan(self._graph.work.measured_s[self._graph.work_id[operator]]):
+                raise self._cannot("lacks other ranks of its group, and a duration", operator)
+            return
         if kind in COLLECTIVES and not members:
             raise self._cannot("is of a group whose ranks are not known", operator)
         if kind is OperatorKind.send_recv and len(self._places[operator]) != 2:
             raise self._cannot("is seen from one of its two ranks", operator)
+
+    def _is_alone(self, operator: int) -> bool:
+        """Whether a collective is here on fewer ranks than its group has in this graph.
+
+        A simulator would wait for the others for ever, so it is written as computation.
+        """
+        group = self._graph.work.group[self._graph.work_id[operator]]
+        members = set(self._groups.get(group, ())) & self._ranks
+        return self._kind(operator) in COLLECTIVES and len(members) > len(self._places[operator])
 
     def _cannot(self, why: str, operator: int) -> UsageError:
         name = self._graph.operator_name(operator)
@@ -167,6 +181,8 @@ class _Writer:
         """Type of the node, and the attributes that simulators read."""
         work = self._graph.work
         size = int(work.message_bytes[row])
+        if self._is_alone(operator):
+            return NodeType.COMP, {"seer_alone": True}
         if kind in COLLECTIVES:
             members = self._groups[work.group[row]]
             if kind is OperatorKind.all_gather:
