@@ -81,6 +81,8 @@ class Scale:
         Marginal throughput of the line that continues the curve to larger sizes.
     series : tuple of str
         The sweeps that were merged.
+    lent : bool
+        Nobody measured this scale here: a device with the same links did, or a like collective.
     """
 
     n_ranks: int
@@ -90,6 +92,7 @@ class Scale:
     latency_s: float
     throughput_bytes_per_s: float
     series: tuple[str, ...] = ()
+    lent: bool = False
 
     def __post_init__(self) -> None:
         size, time = self.message_bytes, self.time_s
@@ -298,6 +301,9 @@ class CollectiveCurve:
         high = min(left.message_bytes[-1], right.message_bytes[-1])
         outside = (size < low) | (size > high)
         spread = np.where(outside, np.fmax(spread, s.beyond), spread)
+        if left.lent or right.lent:
+            origin[:] = Origin.derived
+            return origin, np.fmax(spread, s.other_scale)
         beyond_scales = not left.n_ranks <= n_ranks <= right.n_ranks
         origin[outside | beyond_scales] = Origin.extrapolated
         return origin, spread
@@ -322,6 +328,7 @@ class CollectiveCurve:
                 },
             )
             for scale in self.scales
+            if not scale.lent or all(other.lent for other in self.scales)
             for size, time in zip(scale.message_bytes, scale.time_s, strict=True)
         ]
         return [point for _, point in sorted(points, key=lambda pair: pair[0])[:count]]
@@ -336,15 +343,7 @@ class CollectiveCurve:
             **({"stack": self.stack} if self.stack else {}),
             "nominal_bytes_per_s": self.nominal_bytes_per_s,
             "nominal_source": self.nominal_source,
-            "scales": [
-                {
-                    **asdict(scale),
-                    "message_bytes": scale.message_bytes.tolist(),
-                    "time_s": scale.time_s.tolist(),
-                    "series": list(scale.series),
-                }
-                for scale in self.scales
-            ],
+            "scales": [_scale_to_json(scale) for scale in self.scales],
             "spread": {k: v for k, v in asdict(self.spread).items() if np.isfinite(v)},
             "info": self.info.to_json(),
         }
@@ -376,6 +375,18 @@ class CollectiveCurve:
             ) from error
 
 
+def _scale_to_json(scale: Scale) -> dict[str, Any]:
+    data = {
+        **asdict(scale),
+        "message_bytes": scale.message_bytes.tolist(),
+        "time_s": scale.time_s.tolist(),
+        "series": list(scale.series),
+    }
+    if not scale.lent:
+        del data["lent"]
+    return data
+
+
 def _scale_from_json(data: Mapping[str, Any]) -> Scale:
     return Scale(
         n_ranks=int(data["n_ranks"]),
@@ -385,4 +396,5 @@ def _scale_from_json(data: Mapping[str, Any]) -> Scale:
         latency_s=float(data["latency_s"]),
         throughput_bytes_per_s=float(data["throughput_bytes_per_s"]),
         series=tuple(data.get("series", ())),
+        lent=bool(data.get("lent", False)),
     )

@@ -106,6 +106,7 @@ def fit_measurements(
             date=date,
             fabrics=fabrics,
             licence=licence,
+            device=device,
         )
     if progress:
         progress("done", len(jobs), len(jobs))

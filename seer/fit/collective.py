@@ -7,6 +7,7 @@ Series (sweeps) of one collective, fabric, ranks per node and scale become one c
    that cover it. Series with a coarse clock count only where no other covers the size.
 3. Isotonic regression of log(time): more bytes never take less time.
 4. The ends get their lines, latency + size / throughput, from the outer factor 16 of sizes.
+5. Scales inside a domain that nobody measured here are lent (`seer.fit.lend_collective`).
 
 The error is cross-validated by whole series: a series is judged by the curve without it.
 """
@@ -29,6 +30,7 @@ from seer.calibration.collective import (
 from seer.calibration.estimate import CurveInfo
 from seer.calibration.fabric import Fabric
 from seer.calibration.measurements import Measurements
+from seer.fit.lend_collective import LIKE, from_device, from_like
 from seer.fit.sweeps import Key, Series, grouped
 from seer.graph.kinds import Origin
 
@@ -49,6 +51,7 @@ def fit_collectives(
     date: str = "",
     fabrics: Mapping[str, Fabric] | None = None,
     licence: Callable[[str], str] | None = None,
+    device: str = "",
 ) -> tuple[CollectiveCurve, ...]:
     """Fit one curve per collective, fabric and ranks per node.
 
@@ -57,12 +60,15 @@ def fit_collectives(
     measurements : tables of kind "collective"
     borrowed : tables of kind "collective"
         Of other machines. Their networks of known bandwidth become curves of their own, from which
-        networks that this machine was not measured on take an efficiency; the rest is left out.
+        networks that this machine was not measured on take an efficiency. Of links inside a node
+        they lend the scales that this machine was not measured at. The rest is left out.
     date : str
         ISO date of the fit.
     fabrics : mapping of label to Fabric
         Nominal bandwidths, and which labels name the same hardware.
     licence : function of a source, optional
+    device : str
+        Name of the device; tables of the same GPU on another board lend all their links.
 
     Returns
     -------
@@ -70,10 +76,15 @@ def fit_collectives(
         In order of first appearance.
     """
     known = fabrics or {}
-    groups = grouped(measurements, known, borrowed)
-    drafts = [_draft(key, group, known.get(key[1], Fabric())) for key, group in groups.items()]
+    groups = grouped(measurements, known, borrowed, device)
+    scales = {key: _fine_scales(group, "") for key, group in groups.items()}
+    alike = {key: scales.get((LIKE.get(key[0], ""), *key[1:]), {}) for key in groups}
+    drafts = [
+        _draft(key, group, known.get(key[1], Fabric()), alike[key]) for key, group in groups.items()
+    ]
     residuals = [
-        _residuals(curve, group) for curve, group in zip(drafts, groups.values(), strict=True)
+        _residuals(curve, group, alike[key])
+        for curve, (key, group) in zip(drafts, groups.items(), strict=True)
     ]
     pooled = _spread([r for rows in residuals for r in rows], CollectiveSpread())
     main = tuple(
@@ -93,10 +104,11 @@ def _kept_apart(
     """Curves of the sources with a coarse clock that a merge leaves out: for their own rows."""
     for key, group in groups.items():
         fine = {s.n_ranks for s in group if not s.coarse}
-        for source in dict.fromkeys(s.source for s in group if s.coarse and s.n_ranks in fine):
-            own = [s for s in group if s.source == source and s.coarse]
+        mine = [s for s in group if s.coarse and not s.home]
+        for source in dict.fromkeys(s.source for s in mine if s.n_ranks in fine):
+            own = [s for s in mine if s.source == source]
             draft = _draft(key, own, fabrics.get(key[1], Fabric()))
-            rows = _residuals(draft, own)
+            rows = _residuals(draft, own, {})
             info = _info(draft, own, rows, date, licence)
             yield replace(draft, spread=_spread(rows, pooled), info=info, stack=source)
 
@@ -104,21 +116,63 @@ def _kept_apart(
 # ---- curves ---------------------------------------------------------------------------------
 
 
-def _draft(key: Key, group: Sequence[Series], fabric: Fabric) -> CollectiveCurve:
-    """A curve without error and spread."""
+def _draft(
+    key: Key, group: Sequence[Series], fabric: Fabric, alike: Mapping[int, Scale] | None = None
+) -> CollectiveCurve:
+    """A curve without error and spread; `alike` are the scales of the like collective."""
     collective, label, per_node = key
-    scales: dict[int, list[Series]] = {}
-    for series in group:
-        if len(series.message_bytes):
-            scales.setdefault(series.n_ranks, []).append(series)
     return CollectiveCurve(
         collective=collective,
         fabric=label,
         ranks_per_node=per_node,
-        scales=tuple(_scale(scales[n]) for n in sorted(scales)),
+        scales=tuple(scale for _, scale in sorted(_scales(group, alike or {}).items())),
         info=CurveInfo("", "", "", "monotone log-log", 0),
         nominal_bytes_per_s=fabric.nominal_bytes_per_s,
         nominal_source=fabric.source,
+    )
+
+
+def _scales(group: Sequence[Series], alike: Mapping[int, Scale]) -> dict[int, Scale]:
+    """Scales by ranks: measured, else lent, else by a coarse clock."""
+    own = [s for s in group if not s.home]
+    found = _fine_scales(group, "")
+    measured = dict(found)
+    for home in dict.fromkeys(s.home for s in group if s.home):
+        theirs = _fine_scales(group, home) if own else _all_scales(group, home)
+        for n in sorted(set(theirs) - set(found)):
+            found[n] = _lent(theirs[n], from_device(n, measured, theirs), f"lent by {home}")
+    for n in sorted(set(alike) - set(found)):
+        lent = from_like(n, measured, alike)
+        if lent:
+            found[n] = _lent(alike[n], lent, "lent by the like collective")
+    return _all_scales(group, "") | found
+
+
+def _fine_scales(group: Sequence[Series], home: str) -> dict[int, Scale]:
+    """What one machine measured with a fine clock (and, beyond that, with a coarse one)."""
+    fine = {s.n_ranks for s in group if s.home == home and not s.coarse and len(s.message_bytes)}
+    return {n: scale for n, scale in _all_scales(group, home).items() if n in fine}
+
+
+def _all_scales(group: Sequence[Series], home: str) -> dict[int, Scale]:
+    mine = [s for s in group if s.home == home and len(s.message_bytes)]
+    return {
+        n: _scale([s for s in mine if s.n_ranks == n]) for n in sorted({s.n_ranks for s in mine})
+    }
+
+
+def _lent(like: Scale, points: tuple[Floats, Floats], whose: str) -> Scale:
+    size, time = points
+    time = np.array([float(f"{t:.10g}") for t in time])
+    latency, throughput = _end_lines(size, time)
+    return replace(
+        like,
+        message_bytes=size,
+        time_s=time,
+        latency_s=latency,
+        throughput_bytes_per_s=throughput,
+        series=(f"{whose}: {', '.join(like.series)}",),
+        lent=True,
     )
 
 
@@ -197,8 +251,9 @@ class Residual:
     Attributes
     ----------
     held_out : str
-        "series" (its scale was known from another series), "scale" (the series was all there was at
-        its scale), "sizes" (sizes up to 8x beyond those kept).
+        "series" (its scale was known from another series of this machine), "scale" (the series was
+        all there was at its scale), "whole scale" (all series of a scale were hidden), "sizes"
+        (sizes up to 8x beyond those kept).
     message_bytes, log_error : float64[n]
     """
 
@@ -207,21 +262,30 @@ class Residual:
     log_error: Floats
 
 
-def _residuals(curve: CollectiveCurve, group: Sequence[Series]) -> list[Residual]:
+def _residuals(
+    curve: CollectiveCurve, group: Sequence[Series], alike: Mapping[int, Scale]
+) -> list[Residual]:
     key = (curve.collective, curve.fabric, curve.ranks_per_node)
+    own = [s for s in group if not s.home]
     found = []
-    for series in group:
+    for series in own:
         rest = [other for other in group if other is not series]
-        fine_at_scale = any(o.n_ranks == series.n_ranks and not o.coarse for o in rest)
-        if not rest or (series.coarse and fine_at_scale):
+        at_scale = [o for o in rest if o.n_ranks == series.n_ranks and not o.home]
+        if series.coarse and any(not o.coarse for o in at_scale):
             continue  # a coarse clock that the fit sets aside does not judge it either
-        same_scale = any(other.n_ranks == series.n_ranks for other in rest)
-        without = _draft(key, rest, Fabric())
-        found.append(_residual("series" if same_scale else "scale", without, series))
-    kept = [s.up_to(s.message_bytes[-1] / CUT_FACTOR) for s in group]
-    if all(len(s.message_bytes) >= 3 for s in kept):
+        without = _draft(key, rest, Fabric(), alike) if _scales(rest, alike) else None
+        if without:
+            found.append(_residual("series" if at_scale else "scale", without, series))
+    for n in sorted({s.n_ranks for s in own}):
+        hidden = [s for s in own if s.n_ranks == n and not s.coarse]
+        rest = [s for s in group if s.n_ranks != n or s.home]
+        if len(hidden) > 1 and _scales(rest, alike):
+            without = _draft(key, rest, Fabric(), alike)
+            found += [_residual("whole scale", without, series) for series in hidden]
+    kept = [s.up_to(s.message_bytes[-1] / CUT_FACTOR) for s in own]
+    if kept and all(len(s.message_bytes) >= 3 for s in kept):
         shortened = _draft(key, kept, Fabric())
-        for series, part in zip(group, kept, strict=True):
+        for series, part in zip(own, kept, strict=True):
             residual = _residual("sizes", shortened, series)
             beyond = residual.message_bytes > part.message_bytes[-1]
             found.append(
@@ -245,7 +309,7 @@ def _spread(residuals: Sequence[Residual], otherwise: CollectiveSpread) -> Colle
         errors = [
             r.log_error[(r.message_bytes >= low) & (r.message_bytes < high)]
             for r in residuals
-            if r.held_out == held_out
+            if r.held_out.removeprefix("whole ") == held_out
         ]
         all_errors = np.abs(np.concatenate(errors)) if errors else np.empty(0)
         if len(all_errors) < 5:
@@ -268,7 +332,8 @@ def _info(
     date: str,
     licence: Callable[[str], str] | None,
 ) -> CurveInfo:
-    sizes = np.concatenate([s.message_bytes for s in group])
+    own = [s for s in group if not s.home] or list(group)
+    sizes = np.concatenate([s.message_bytes for s in own])
     domain = {
         "message_bytes": (float(sizes.min()), float(sizes.max())),
         "n_ranks": (float(curve.scales[0].n_ranks), float(curve.scales[-1].n_ranks)),
@@ -277,7 +342,7 @@ def _info(
             float(max(s.n_nodes for s in curve.scales)),
         ),
     }
-    sources = dict.fromkeys(s.source for s in group)
+    sources = dict.fromkeys(s.source for s in own)
     return CurveInfo(
         source=", ".join(sources),
         licence=", ".join(dict.fromkeys(map(licence, sources))) if licence else "",
@@ -286,8 +351,16 @@ def _info(
         points=len(sizes),
         domain=domain,
         error=_errors(residuals) | _coverage(residuals),
-        notes=(f"{len(group)} series, {len(curve.scales)} scales",),
+        notes=_notes(curve, group),
     )
+
+
+def _notes(curve: CollectiveCurve, group: Sequence[Series]) -> tuple[str, ...]:
+    lent = [str(scale.n_ranks) for scale in curve.scales if scale.lent]
+    own = sum(not s.home for s in group)
+    counts = f"{own} series, {len(curve.scales) - len(lent)} scales"
+    words = "among {} ranks: lent by the same links of another device or by the like collective"
+    return (counts, words.format(", ".join(lent))) if lent else (counts,)
 
 
 def _coverage(residuals: Sequence[Residual]) -> dict[str, float]:
@@ -300,6 +373,7 @@ def _coverage(residuals: Sequence[Residual]) -> dict[str, float]:
         width = {
             "series": np.where(large, spread.same_scale, spread.same_scale_small),
             "scale": np.full(len(large), spread.other_scale),
+            "whole scale": np.full(len(large), spread.other_scale),
             "sizes": np.full(len(large), spread.beyond),
         }[one.held_out]
         known = np.isfinite(width)
@@ -310,7 +384,7 @@ def _coverage(residuals: Sequence[Residual]) -> dict[str, float]:
 
 def _errors(residuals: Sequence[Residual]) -> dict[str, object]:
     """Cross-validated figures; the plain keys are those of whole held-out series."""
-    by_series = [r for r in residuals if r.held_out != "sizes"]
+    by_series = [r for r in residuals if r.held_out in ("series", "scale")]
     errors: dict[str, object] = {"held_out_by": "series", "n": 0}
     if not by_series:
         return errors
@@ -324,8 +398,11 @@ def _errors(residuals: Sequence[Residual]) -> dict[str, object]:
         "bias": float(np.mean(relative)),
     }
     for held_out, key in (("series", "median_ape_from_1_mib"), ("scale", "median_ape_other_scale")):
-        parts = [r.log_error[r.message_bytes >= LARGE_BYTES] for r in by_series]
-        mine = [p for p, r in zip(parts, by_series, strict=True) if r.held_out == held_out]
+        mine = [
+            r.log_error[r.message_bytes >= LARGE_BYTES]
+            for r in residuals
+            if r.held_out.removeprefix("whole ") == held_out
+        ]
         large = np.abs(np.expm1(np.concatenate(mine))) if mine else np.empty(0)
         if len(large):
             errors[key] = float(np.median(large))

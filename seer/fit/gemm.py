@@ -31,6 +31,7 @@ _SAMPLE = 2000
 """Points that the six numbers of the roofline are fitted to; more do not change them."""
 
 _START = Roofline(4e-6, 2e14, 1.5e12, 100.0, 1e-9, 3.0)
+"""Placeholder of a curve that is not fitted yet."""
 
 _WAVE_SHARES = (0.0, 0.3, 0.5)
 
@@ -199,13 +200,18 @@ def _fit_roofline(blank: GemmCurve, points: Points) -> Roofline:
     if blank.wave_share:
         batch = batch * idle_factor(m, n, blank.multiprocessors) ** blank.wave_share
     shape = (m, n, k, batch)
-    return fit_roofline(shape, points.time_s, ELEMENT_BYTES[blank.dtype], blank.roofline)
+    start = None if blank.roofline == _START else blank.roofline
+    return fit_roofline(shape, points.time_s, ELEMENT_BYTES[blank.dtype], start)
 
 
 def fit_roofline(
-    shape: tuple[Floats, ...], time_s: Floats, element_bytes: float, start: Roofline = _START
+    shape: tuple[Floats, ...], time_s: Floats, element_bytes: float, start: Roofline | None = None
 ) -> Roofline:
-    """The six numbers of the smooth part, by robust least squares in log time."""
+    """The six numbers of the smooth part, by robust least squares in log time.
+
+    Without a `start` it begins at the best rates that were measured: from those of a slower device
+    the search can run off to a roofline without a roof.
+    """
     pick = np.linspace(0, len(time_s) - 1, min(_SAMPLE, len(time_s))).astype(int)
     m, n, k, batch = (s[pick] for s in shape)
     target = np.log(time_s[pick])
@@ -218,10 +224,19 @@ def fit_roofline(
     def off(x: Floats) -> Floats:
         return np.asarray(np.log(roofline(x).time_s(m, n, k, batch, element_bytes)) - target)
 
+    start = start or _at_best_rates((m, n, k, batch), time_s[pick], element_bytes)
     begin = np.log([*list(start.__dict__.values())[:5], max(start.sharpness - 1.0, 1e-3)])
     best = least_squares(off, begin, loss="soft_l1", f_scale=0.1, max_nfev=60).x
     found = asdict(roofline(best))
     return Roofline(**{name: float(f"{value:.6g}") for name, value in found.items()})
+
+
+def _at_best_rates(shape: tuple[Floats, ...], time_s: Floats, element_bytes: float) -> Roofline:
+    m, n, k, batch = shape
+    flop = 2.0 * batch * m * n * k
+    traffic = element_bytes * batch * (m * k + k * n) + 2.0 * batch * m * n
+    rates = (float(np.quantile(work / time_s, 0.99)) for work in (flop, traffic))
+    return Roofline(float(time_s.min()), *rates, 100.0, 1e-9, 3.0)
 
 
 def _choose(curve: GemmCurve, own: Points) -> dict[str, float]:

@@ -18,6 +18,16 @@ def model_of(name: str) -> str:
     return found.group() if found else ""
 
 
+def is_same_gpu(one: str, two: str) -> bool:
+    """Whether two names begin with one GPU, be it beside a Grace processor or not.
+
+    >>> is_same_gpu("b300_sxm.csv", "gb300"), is_same_gpu("b300_sxm.csv", "b200")
+    (True, False)
+    """
+    gpu = model_of(one).removeprefix("g")
+    return bool(gpu) and gpu == model_of(two).removeprefix("g")
+
+
 def stem_of(file: str) -> str:
     """The name of a file without folder and endings."""
     return os.path.basename(file).removesuffix(".gz").removesuffix(".csv").lower()

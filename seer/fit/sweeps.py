@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from seer.calibration.collective import COLLECTIVES, IN_NODE
 from seer.calibration.fabric import Fabric
 from seer.calibration.measurements import Measurements
+from seer.fit.names import is_same_gpu, stem_of
 
 Floats = NDArray[np.float64]
 Key = tuple[str, str, int]
@@ -31,6 +32,8 @@ class Series:
     message_bytes, time_s : float64[p]
     coarse : bool
         The clock steps by whole microseconds.
+    home : str
+        The device of another machine that it was measured on; "" = this one.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Series:
     message_bytes: Floats
     time_s: Floats
     coarse: bool
+    home: str = ""
 
     def up_to(self, message_bytes: float) -> Series:
         """The part of the sweep that does not exceed a size."""
@@ -52,21 +56,33 @@ def grouped(
     measurements: Iterable[Measurements],
     fabrics: Mapping[str, Fabric],
     borrowed: Iterable[Measurements] = (),
+    device: str = "",
 ) -> dict[Key, list[Series]]:
     """Sweeps by collective, fabric and ranks per node, in order of first appearance.
 
     Of `borrowed` tables only networks of known bandwidth count, and of a fabric that is not
-    `identified` only the first file: elsewhere the label names another network.
+    `identified` only the first file: elsewhere the label names another network. Sweeps inside a
+    domain keep the name of the device that they are from (`Series.home`); they count where this
+    machine has that fabric, or `device` is the same GPU on another board.
     """
     groups: dict[Key, list[Series]] = {}
     home: dict[str, str] = {}
+    inside: set[str] = set()
     tables = [(table, False) for table in measurements] + [(table, True) for table in borrowed]
     for table, is_borrowed in tables:
         if table.kind != "collective":
             continue
         for key, series in _series(table, fabrics):
             fabric = fabrics.get(key[1], Fabric())
-            if is_borrowed and (key[2] == IN_NODE or not fabric.nominal_bytes_per_s):
+            if is_borrowed and not fabric.nominal_bytes_per_s:
+                continue
+            if key[2] == IN_NODE:
+                whose = stem_of(table.file) if is_borrowed else ""
+                if not is_borrowed:
+                    inside.add(key[1])
+                elif key[1] not in inside and not is_same_gpu(table.file, device):
+                    continue
+                groups.setdefault(key, []).append(replace(series, home=whose))
                 continue
             if home.setdefault(key[1], table.file) != table.file and not fabric.identified:
                 continue
