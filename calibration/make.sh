@@ -43,7 +43,8 @@ fit h100-sxm "$BOTH" gemm/h100_sxm.csv gemm_train_layouts/a100_pcie.csv \
   attention/h100_sxm_fwd.csv attention/h200_sxm_train.csv \
   membound/h100_sxm.csv membound/babelstream_peaks.csv fused_ops/h100_sxm.csv \
   membound/gh200_train.csv membound/a100_sxm_train.csv \
-  moe_grouped_gemm/h100_sxm_fused_fwd.csv moe_dispatch_combine/h100_sxm.csv $NETWORKS
+  moe_grouped_gemm/h100_sxm_fused_fwd.csv moe_dispatch_combine/h100_sxm.csv \
+  collectives/h200_sxm.csv $NETWORKS
 
 fit h200-sxm "$LENT" gemm/h200_sxm.csv gemm/h100_sxm.csv gemm_train_layouts/a100_pcie.csv \
   attention/h200_sxm_fwd.csv attention/h200_sxm_train.csv \
@@ -57,7 +58,7 @@ fit b200-sxm "--prefer aic_vllm_torch --prefer aic_trt_fp8_dynquant" gemm/b200_s
   membound/b200_sxm.csv membound/gb200.csv membound/h100_sxm.csv fused_ops/h100_sxm.csv \
   membound/gh200_train.csv membound/a100_sxm_train.csv \
   moe_grouped_gemm/b200_sxm_fused_fwd.csv moe_grouped_gemm/b200_sxm_train.csv \
-  moe_dispatch_combine/b200_sxm.csv collectives/b200_sxm.csv $NETWORKS
+  moe_dispatch_combine/b200_sxm.csv collectives/b200_sxm.csv collectives/b300_sxm.csv $NETWORKS
 
 GRACE="membound/b200_sxm.csv membound/h100_sxm.csv fused_ops/h100_sxm.csv membound/gh200_train.csv
   membound/a100_sxm_train.csv $NETWORKS"
@@ -68,4 +69,4 @@ fit gb200 "$LENT" gemm/gb200.csv gemm/b200_sxm.csv gemm_train_layouts/b200_sxm.c
 fit gb300 "$LENT" gemm/gb300.csv gemm/b200_sxm.csv gemm_train_layouts/b200_sxm.csv \
   attention/gb300_train.csv \
   membound/gb300.csv moe_grouped_gemm/gb200_fused_fwd.csv moe_dispatch_combine/gb200.csv \
-  collectives/gb300.csv collectives/gb200.csv $GRACE
+  collectives/gb300.csv collectives/gb200.csv collectives/b300_sxm.csv $GRACE

@@ -13,11 +13,12 @@ from seer.calibration.accumulate import AccumulateShare
 from seer.calibration.attention import PLACE_SCALE, AttentionCurve, BackwardRatio
 from seer.calibration.calibration import Calibration, Curve
 from seer.calibration.collective import COLLECTIVES, CollectiveCurve
-from seer.calibration.gemm import BATCHED_SCALE, GemmCurve
+from seer.calibration.gemm import BATCHED_SCALE, FEATURES, GemmCurve
 from seer.calibration.laws import LAWS, LawCurve
 from seer.calibration.lines import Lines
 from seer.calibration.memory import MemoryCurve
 from seer.calibration.polynomial import PolynomialCurve
+from seer.calibration.trees import Trees
 from seer.errors import UnreadableError
 
 Floats = NDArray[np.float64]
@@ -117,10 +118,24 @@ def _check_gemm(curve: GemmCurve) -> None:
     _one_of("train_pass", curve.train_pass, (*PASSES, "dgrad", "wgrad"))
     _one_of("axis", curve.axis, ("m", "batch"))
     _number("gradient_factor", curve.gradient_factor, 0.05, 20.0)
-    _number("wave_share", curve.wave_share, 0.0, 10.0)
+    _number("multiprocessors", curve.multiprocessors, 0, 1e6)
+    _check_trees(curve.trees)
     _number("level", curve.level, -FARTHEST_RESIDUAL, FARTHEST_RESIDUAL)
     _number("fade", curve.fade, 1e-6, 1e6)
     _check_lines(curve.lines, 2 if curve.axis == "m" else len(BATCHED_SCALE))
+
+
+def _check_trees(trees: Trees) -> None:
+    if trees.leaf.ndim != 2 or trees.feature.shape != trees.threshold.shape:
+        raise _Damaged("the trees are not tables of numbers")
+    if trees.feature.shape[0] != len(trees) or trees.leaf.shape[1] != 1 << trees.feature.shape[1]:
+        raise _Damaged("questions and leaves of the trees do not pair up")
+    if len(trees) and not 0 <= trees.feature.min() <= trees.feature.max() < FEATURES:
+        raise _Damaged("a tree asks about a feature that is not there")
+    if not np.isfinite(trees.threshold).all():
+        raise _Damaged("a threshold of the trees is not finite")
+    if len(trees):
+        _residuals("leaf_1e-5", trees.leaf)
 
 
 def _check_attention(curve: AttentionCurve | BackwardRatio) -> None:
@@ -195,8 +210,6 @@ def _check_lines(lines: Lines, width: int) -> None:
     _all_numbers("scale", list(lines.scale), lowest=0.0)
     _number("neighbours", lines.neighbours, 1, 1e6)
     _number("power", lines.power, 0.0, 100.0)
-    if len(lines.borrowed) and not 0 <= lines.borrowed.min() <= lines.borrowed.max() < len(places):
-        raise _Damaged("borrowed names a line that is not there")
 
 
 def _rising(name: str, values: Floats, *, strictly: bool = False) -> None:

@@ -1,9 +1,9 @@
-"""How long a matrix multiplication takes: a roofline, corrected by its measured neighbours."""
+"""How long a matrix product takes: a roofline, steps where kernels change, measured neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from seer.calibration.estimate import CurveInfo, Estimate, Spread, origin_of
 from seer.calibration.lines import Lines
+from seer.calibration.trees import Trees
 from seer.graph import DType
 
 ELEMENT_BYTES: Mapping[str, float] = {
@@ -19,6 +20,9 @@ ELEMENT_BYTES: Mapping[str, float] = {
 """Bytes of one input element by data type of a curve."""
 
 _SHAPE = ("m", "n", "k", "batch")
+
+_SAME_LINE = 0.1
+"""Over this distance in (log n, log k) a line's residual ceases to be one's own."""
 
 _TILE = 128.0
 """Output tile of the batched products of attention: one more tile is one more step in time."""
@@ -63,19 +67,28 @@ class Roofline:
         return np.asarray(self.latency_s + largest * total ** (1.0 / self.sharpness))
 
 
-WAVE_TILE = (128.0, 256.0)
-"""Output tile of the large-matrix kernels from A100 on."""
+TILES = ((128, 256), (256, 128), (256, 256), (128, 128), (64, 128))
+"""Output tiles of large-matrix kernels (CUTLASS's tables for sm80 to sm100)."""
+
+FEATURES = 6 + 2 * len(TILES)
 
 
-def idle_factor(m: Floats, n: Floats, multiprocessors: int) -> Floats:
-    """Time of whole waves of tiles over that of the work in them.
+def features(m: Floats, n: Floats, k: Floats, multiprocessors: int) -> Floats:
+    """What the choice and the speed of a kernel depend on: float64[count, FEATURES].
 
-    >>> idle_factor(np.array([256.0]), np.array([256.0]), 4).tolist()
-    [2.0]
+    Logarithms of the sizes, of output, work and operands, and for each tile of `TILES` of the
+    number of tiles and of the time of whole waves of them over that of the work in them.
+
+    >>> found = features(np.array([256.0]), np.array([256.0]), np.array([64.0]), 4)
+    >>> np.exp(found[0, 6:8]).tolist()  # two tiles of 128 x 256 on four multiprocessors
+    [2.0, 2.0]
     """
-    tiles = np.ceil(m / WAVE_TILE[0]) * np.ceil(n / WAVE_TILE[1])
-    waves = np.ceil(tiles / multiprocessors)
-    return np.asarray(waves * multiprocessors * WAVE_TILE[0] * WAVE_TILE[1] / (m * n))
+    columns = [m, n, k, m * n, m * n * k, m * k + n * k + m * n]
+    at_once = max(multiprocessors, 1)
+    for rows, cols in TILES:
+        tiles = np.ceil(m / rows) * np.ceil(n / cols)
+        columns += [tiles, np.ceil(tiles / at_once) * at_once * rows * cols / (m * n)]
+    return np.log(np.stack(columns, axis=1))
 
 
 @dataclass(frozen=True)
@@ -103,8 +116,11 @@ class GemmCurve:
     measured_on : str
         Another device whose times were moved by the ratio of a stack measured on both; "" = this.
     multiprocessors : int
-    wave_share : float
-        The work counts `idle_factor` to this power: 0 where kernels even their waves out.
+        Of the device, for `features`; 0 = not known.
+    trees : Trees
+        Steps of the residual over `features`, before what the lines keep.
+    reach : float
+        Share of the lines' residual that holds at another (n, k): beside trees it is mostly noise.
     gradient_factor : float
         Time of an input- or weight-gradient GEMM divided by that of a forward GEMM of its shape.
     """
@@ -122,7 +138,8 @@ class GemmCurve:
     fade: float = 2.0
     gradient_factor: float = 1.0
     multiprocessors: int = 0
-    wave_share: float = 0.0
+    trees: Trees = field(default_factory=Trees.none)
+    reach: float = 1.0
     measured_on: str = ""
 
     @property
@@ -131,10 +148,14 @@ class GemmCurve:
         return "gemm"
 
     def prior_s(self, m: Floats, n: Floats, k: Floats, batch: Floats) -> Floats:
-        """The roofline alone, seconds."""
-        if self.wave_share:
-            batch = batch * idle_factor(m, n, self.multiprocessors) ** self.wave_share
-        return self.roofline.time_s(m, n, k, batch, ELEMENT_BYTES[self.dtype])
+        """What the lines are residuals of: the roofline with the steps of the trees, seconds."""
+        smooth = self.roofline.time_s(m, n, k, batch, ELEMENT_BYTES[self.dtype])
+        return np.asarray(smooth * np.exp(self._steps(m * batch, n, k)))
+
+    def _steps(self, m: Floats, n: Floats, k: Floats) -> Floats:
+        if not len(self.trees):
+            return np.zeros(len(m))
+        return self.trees.at(features(m, n, k, self.multiprocessors))
 
     def query(self, m: Floats, n: Floats, k: Floats, batch: Floats) -> tuple[Floats, Floats]:
         """Place and position of shapes among the lines.
@@ -155,8 +176,11 @@ class GemmCurve:
         """Durations of n GEMMs. `leave_out` hides the line that each lies on (cross-validation)."""
         near = self.lines.at(*self.query(m, n, k, batch), leave_out=leave_out)
         kept = np.exp(-near.outside / self.fade)
-        residual = self.level + (near.value - self.level) * kept
-        time_s = self.prior_s(m, n, k, batch) * np.exp(residual)
+        here = self.reach + (1.0 - self.reach) * np.exp(-near.apart / _SAME_LINE)
+        residual = self._steps(m * batch, n, k) + near.value * here
+        residual = self.level + (residual - self.level) * kept
+        smooth = self.roofline.time_s(m, n, k, batch, ELEMENT_BYTES[self.dtype])
+        time_s = smooth * np.exp(residual)
         plain = (batch == 1) | (self.axis == "batch")
         distance = np.where(plain, near.distance, np.maximum(near.distance, 0.1))
         origin = origin_of(distance, near.outside)
@@ -189,13 +213,13 @@ class GemmCurve:
             "info": self.info.to_json(),
             "gradient_factor": self.gradient_factor,
             "multiprocessors": self.multiprocessors,
-            "wave_share": self.wave_share,
             "roofline": asdict(self.roofline),
             "level": self.level,
             "fade": self.fade,
             "spread": asdict(self.spread),
             "axis": self.axis,
             "lines": self.lines.to_json(),
+            **({"reach": self.reach, "trees": self.trees.to_json()} if len(self.trees) else {}),
         }
 
     @staticmethod
@@ -215,6 +239,7 @@ class GemmCurve:
             fade=data["fade"],
             gradient_factor=data["gradient_factor"],
             multiprocessors=int(data.get("multiprocessors", 0)),
-            wave_share=float(data.get("wave_share", 0.0)),
+            trees=Trees.from_json(data.get("trees")),
+            reach=float(data.get("reach", 1.0)),
             measured_on=data.get("measured_on", ""),
         )

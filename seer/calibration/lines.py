@@ -9,7 +9,7 @@ the measured value back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,9 +18,6 @@ from numpy.typing import NDArray
 
 _UNIT = 1e-4
 """Stored residuals are whole multiples of this (0.01 % of time)."""
-
-_BORROWED = 0.1
-"""Distance of a point on a borrowed line from what was measured."""
 
 _CHUNK = 2_000_000
 """Query-line pairs looked at together: 16 MB per temporary array."""
@@ -38,11 +35,14 @@ class Nearby:
         Distance to the nearest measured point, in scaled logarithms; 0 on one.
     outside : float64[n]
         How far the query lies beyond the measured box, in logarithms summed over sizes.
+    apart : float64[n]
+        Distance to the nearest line, in scaled logarithms; 0 on one.
     """
 
     value: NDArray[np.float64]
     distance: NDArray[np.float64]
     outside: NDArray[np.float64]
+    apart: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,6 @@ class Lines:
     robust : bool
         The weighted median of the lines instead of their weighted mean: for measurements of which
         some lines are several times off (a tuner that chose badly).
-    borrowed : int[]
-        Lines that were not measured but derived from another stack's: never a measured point.
     """
 
     places: NDArray[np.float64]
@@ -77,7 +75,6 @@ class Lines:
     neighbours: int = 8
     power: float = 3.0
     robust: bool = False
-    borrowed: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
 
     @staticmethod
     def from_points(
@@ -148,6 +145,7 @@ class Lines:
             np.concatenate([p.value for p in parts]),
             np.concatenate([p.distance for p in parts]),
             np.concatenate([p.outside for p in parts]),
+            np.concatenate([p.apart for p in parts]),
         )
 
     def _at(
@@ -169,10 +167,10 @@ class Lines:
         weight = np.maximum(distance, 1e-9) ** -self.power
         weight[~np.isfinite(distance)] = 0.0
         along = self._along(axis, near, low, high)
-        apart = np.where(np.isin(near, self.borrowed), np.maximum(distance, _BORROWED), distance)
-        point = np.hypot(apart, along)
+        point = np.hypot(distance, along).min(axis=1)
         average = _weighted_median if self.robust else _weighted_mean
-        return Nearby(average(value, weight), point.min(axis=1), self._outside(query, axis))
+        outside = self._outside(query, axis)
+        return Nearby(average(value, weight), point, outside, distance.min(axis=1))
 
     def _bracket(
         self, axis: NDArray[np.float64]
@@ -219,7 +217,6 @@ class Lines:
         gap = ((np.log(place) * np.asarray(self.scale) - self._logs) ** 2).sum(axis=1)
         squared = gap[:, None] + (np.log(position) - np.log(self.axis)[None, :]) ** 2
         squared[np.isnan(self.values)] = np.inf
-        squared[self.borrowed] = np.inf
         order = np.argsort(squared, axis=None, kind="stable")[:count]
         lines, positions = np.unravel_index(order, squared.shape)
         return [(int(i), int(j)) for i, j in zip(lines, positions, strict=True)]
@@ -234,7 +231,6 @@ class Lines:
             "neighbours": self.neighbours,
             "power": self.power,
             **({"robust": True} if self.robust else {}),
-            **({"borrowed": self.borrowed.tolist()} if len(self.borrowed) else {}),
             "axis": _plain(self.axis),
             "places": [_plain(place) for place in self.places],
             "log_residual_1e-4": rows,
@@ -251,7 +247,6 @@ class Lines:
             neighbours=int(data["neighbours"]),
             power=float(data["power"]),
             robust=bool(data.get("robust", False)),
-            borrowed=np.array(data.get("borrowed", ()), np.intp),
         )
 
 

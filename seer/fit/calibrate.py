@@ -15,7 +15,7 @@ from seer.fit.accumulate import fit_accumulate
 from seer.fit.attention import fit_attention, fit_backward_ratio
 from seer.fit.collective import fit_collectives
 from seer.fit.describe import FORMS
-from seer.fit.gemm import fit_gemm, with_gradient_factor, with_repeat_spread
+from seer.fit.gemm import Bases, fit_gemm, with_gradient_factor, with_repeat_spread
 from seer.fit.laws import LAW_OF, fit_laws
 from seer.fit.lend import lend_memory, lent_law
 from seer.fit.lend_gemm import lend_gemms
@@ -81,6 +81,7 @@ def fit_measurements(
     tables = {kind: _of_kind(own, kind, device) for kind in KEYS}
     jobs = [(kind, part) for kind, table in tables.items() if table for part in _parts(table, keys)]
     curves: list[Curve] = []
+    bases: Bases = {}
     for done, (kind, part) in enumerate(jobs):
         if progress:
             progress(_name(kind, part), done, len(jobs))
@@ -89,6 +90,7 @@ def fit_measurements(
             more: dict[str, Any] = {
                 "multiprocessors": _multiprocessors(device, devices or {}),
                 "sibling": _sibling(part, beside, relatives),
+                "bases": bases,
             }
             curves.append(fit_gemm(part, form, licence, date, **more))
         else:
@@ -130,7 +132,7 @@ def _from_relatives(
     yield from _accumulate(relatives, bandwidth, licence, date)
     for kind in LAW_OF:
         yield from _laws(kind, own, relatives, device, form, licence, date)
-    yield from _lent_gemms(curves, relatives, devices, licence, date)
+    yield from _lent_gemms(curves, relatives, device, devices, licence, date)
     yield from _lent(curves, relatives, device, bandwidth, form, licence, date)
 
 
@@ -219,6 +221,7 @@ def _accumulate(
 def _lent_gemms(
     curves: Sequence[Curve],
     relatives: Sequence[Measurements],
+    device: str,
     devices: Mapping[str, MeasuredDevice],
     licence: Licence,
     date: str,
@@ -226,7 +229,7 @@ def _lent_gemms(
     own = [c for c in curves if isinstance(c, GemmCurve)]
     tables = [t for t in relatives if t.kind == "gemm" and device_key(stem_of(t.file), devices)]
     named = [(device_key(stem_of(t.file), devices), p) for t in tables for p in _parts(t)]
-    return lend_gemms(own, named, licence, date)
+    return lend_gemms(own, named, licence, date, _multiprocessors(device, devices))
 
 
 def _lent(

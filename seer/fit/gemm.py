@@ -1,10 +1,12 @@
-"""Fits of GEMM curves: a robust roofline, then residuals on lines, form chosen by hidden lines."""
+"""Fits of GEMM curves: a robust roofline, trees for its steps, then residuals on lines."""
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,8 +15,10 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from seer.calibration import Curve, GemmCurve, Lines, Measurements, Roofline
-from seer.calibration.gemm import BATCHED_SCALE, ELEMENT_BYTES, idle_factor
+from seer.calibration.gemm import BATCHED_SCALE, ELEMENT_BYTES, features
+from seer.calibration.trees import Trees
 from seer.fit.describe import describe
+from seer.fit.trees import fit_trees
 from seer.fit.validation import (
     Mask,
     error_summary,
@@ -33,10 +37,26 @@ _SAMPLE = 2000
 _START = Roofline(4e-6, 2e14, 1.5e12, 100.0, 1e-9, 3.0)
 """Placeholder of a curve that is not fitted yet."""
 
-_WAVE_SHARES = (0.0, 0.3, 0.5)
+FEWEST_FOR_TREES = 400
+"""Points; fewer do not tell steps from noise and get lines alone."""
+FEWEST_PAIRS = 12
+"""Different (n, k) among them, for the same reason."""
+TREES = 200
+OWN_TREES = 100
+"""Trees of a stack, on top of those of the sibling that it starts from."""
+TREE_FOLDS = 5
+_FEW, _MANY = {"neighbours": 4, "power": 3.0}, {"neighbours": 8, "power": 2.0}
+WAYS: tuple[dict[str, Any], ...] = (
+    {"trees": True, "reach": 0.0, "lines": _MANY},
+    {"trees": True, "reach": 0.5, "lines": _MANY},
+    {"trees": True, "reach": 1.0, "lines": _FEW},
+    {"trees": False, "reach": 1.0, "lines": _FEW},
+)
+"""How trees and neighbours share the work; the error at hidden pairs decides. Beside
+trees a neighbour's residual is half noise; a quantising kernel is smooth and needs no trees."""
 
-_RATIO: dict[str, Any] = {"neighbours": 24, "power": 2.0}
-"""The ratio of two stacks varies less than either: more neighbours (by held-out error)."""
+Bases = dict[tuple[str, int], tuple[Roofline, Trees]]
+"""Roofline and trees of a table without one fold of (n, k) pairs (-1: of all), by table."""
 
 _PAIRS = 50
 """Shapes that two stacks must share before their disagreement says something."""
@@ -72,12 +92,13 @@ def fit_gemm(
     *,
     multiprocessors: int = 0,
     sibling: Measurements | None = None,
+    bases: Bases | None = None,
 ) -> GemmCurve:
     """Fit one curve to measurements of one dtype, variant, pass and stack.
 
     `form` is "auto" (roofline with residuals) or "roofline" (the smooth part alone). `sibling` are
-    more measurements of the same product by another stack or a like device: where they foretell
-    hidden shapes better than these alone, their lines fill in, shifted by the ratio of the two.
+    more measurements of the same product by another stack or a like device: the trees start from
+    its own and learn the ratio. `bases` keeps what curves of one device share.
     """
     own = Points.of(table)
     batched = bool(own.shape[3].max() > 1)
@@ -94,114 +115,147 @@ def fit_gemm(
         spread=spread_from(np.zeros(0), np.zeros(0)),
         multiprocessors=0 if batched else multiprocessors,
     )
-    lender = Points.of(sibling) if sibling is not None and form == "auto" else None
-    found = [_judged(blank, own, None, form)]
-    found += [_judged(blank, own, lender, form)] if lender else []
-    fitted, log_error, distance = min(found, key=lambda f: float(np.abs(f[1]).mean()))
+    places = blank.query(*own.shape)[0]
+    notes: tuple[str, ...] = ()
+    start = sibling if sibling is not None else table
+    if form == "auto" and not batched and _is_rich(Points.of(start)):
+        base = partial(_base, blank, start, {} if bases is None else bases)
+        fitted, log_error, distance = _by_trees(blank, own, base, sibling is not None)
+        if sibling is not None:
+            whose = f"{sibling.source[0]} ({os.path.basename(sibling.file.split(', ')[0])})"
+            notes = (f"steps start from those of {whose}",) if len(fitted.trees) else ()
+    else:
+        fitted, log_error, distance = _by_lines(blank, own, form)
     by = "whole (m, n, k)" if batched else "whole (n, k)"
     m, n, k, _ = own.shape
     training = (m >= 512) & (n >= 1024) & (k >= 1024)
-    _, groups = np.unique(fitted.query(*own.shape)[0], axis=0, return_inverse=True)
+    _, groups = np.unique(places, axis=0, return_inverse=True)
     error = held_out_summary(log_error, distance, groups.reshape(-1), by)
     if not batched and 0 < training.sum() < len(training):
         large = error_summary(log_error[training], by)
         figures = ("median_ape", "p90_ape", "bias", "n")  # none of them where nothing was hidden
         error |= {f"training_{key}": large[key] for key in figures if key in large}
-    notes: tuple[str, ...] = ()
-    if sibling is not None and len(fitted.lines.borrowed):
-        whose = f"{sibling.source[0]} ({os.path.basename(sibling.file.split(', ')[0])})"
-        notes = (f"unmeasured (n, k) from {whose}, by the measured ratio to it",)
     info = describe(table, form, licence, date, columns, error, notes)
     return replace(fitted, info=info, spread=spread_from(log_error, distance))
 
 
-def _judged(
-    blank: GemmCurve, own: Points, lender: Points | None, form: str
-) -> tuple[GemmCurve, Floats, Floats]:
-    """The curve, and its error and distance at hidden places: hidden of the lender's too."""
-    plain = form == "roofline"
-    blank = blank if plain else _with_waves(blank, own)
-    fitted = _fit(blank, own, lender, form, {})
-    options = {} if plain else _choose(fitted, own)
-    fitted = _fit(blank, own, lender, form, options)
+def _is_rich(points: Points) -> bool:
+    pairs = np.stack(points.shape[1:3], axis=1)
+    return len(pairs) >= FEWEST_FOR_TREES and len(np.unique(pairs, axis=0)) >= FEWEST_PAIRS
+
+
+def _by_lines(blank: GemmCurve, own: Points, form: str) -> tuple[GemmCurve, Floats, Floats]:
+    """A curve of roofline and lines, and its error and distance at hidden places."""
+    fitted = _fit(blank, own, form, {})
+    options = {} if form == "roofline" else _choose(fitted, own)
+    fitted = _fit(blank, own, form, options)
     start = replace(blank, roofline=fitted.roofline)
-    places = fitted.query(*own.shape)[0]
-    theirs = fitted.query(*lender.shape)[0] if lender else places[:0]
-    _, groups = np.unique(np.concatenate([places, theirs]), axis=0, return_inverse=True)
-    groups = groups.reshape(-1)
-    mine, lent = groups[: len(places)], groups[len(places) :]
+    _, groups = np.unique(fitted.query(*own.shape)[0], axis=0, return_inverse=True)
 
     def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
-        left = lender.where(~np.isin(lent, mine[hidden])) if lender else None
-        part = _fit(start, own.where(seen), left, form, options)
-        asked = own.where(hidden)
-        near = part.lines.at(*part.query(*asked.shape))
-        return np.log(part.evaluate(*asked.shape).time_s / asked.time_s), near.distance
+        return _miss(_fit(start, own.where(seen), form, options), own.where(hidden))
 
-    return fitted, *held_out_errors(mine, predict)
+    return fitted, *held_out_errors(groups.reshape(-1), predict)
 
 
-def _fit(
-    blank: GemmCurve,
-    own: Points,
-    lender: Points | None,
-    form: str,
-    options: dict[str, float],
-) -> GemmCurve:
-    roofline = _fit_roofline(blank, own if lender is None else lender)
-    curve = replace(blank, roofline=roofline)
-    residual = np.log(own.time_s / curve.prior_s(*own.shape))
+def _by_trees(
+    blank: GemmCurve, own: Points, base: Callable[[int], tuple[Roofline, Trees]], lent: bool
+) -> tuple[GemmCurve, Floats, Floats]:
+    """The way of `WAYS` with the least error at hidden pairs, that error, and the distances.
+
+    Pairs are hidden of the sibling too, where the trees start from it.
+    """
+    fold = _fold(own)
+    log_error = np.full((len(WAYS), len(fold)), np.nan)
+    distance = np.full(len(fold), np.nan)
+    for f in np.unique(fold).tolist() if len(np.unique(fold)) > 1 else []:
+        hidden = fold == f
+        seen, asked = own.where(~hidden), own.where(hidden)
+        curve = _stepped(blank, seen, base(f), lent)
+        for i, way in enumerate(WAYS):
+            log_error[i, hidden], distance[hidden] = _miss(_in_way(curve, seen, way), asked)
+    best = int(np.argmin(np.abs(log_error).mean(axis=1))) if np.isfinite(distance).all() else 0
+    fitted = _in_way(_stepped(blank, own, base(-1), lent), own, WAYS[best])
+    return fitted, log_error[best], distance
+
+
+def _stepped(blank: GemmCurve, seen: Points, base: tuple[Roofline, Trees], lent: bool) -> GemmCurve:
+    """The curve without lines: on a sibling's trees come some of its own."""
+    curve = replace(blank, roofline=base[0], trees=base[1])
+    if not lent:
+        return curve
+    residual = np.log(seen.time_s / curve.prior_s(*seen.shape))
+    more = fit_trees(_features(blank, seen), residual, OWN_TREES)
+    return replace(curve, trees=base[1].plus(more))
+
+
+def _in_way(curve: GemmCurve, seen: Points, way: dict[str, Any]) -> GemmCurve:
+    trees = curve.trees if way["trees"] else Trees.none()
+    return _with_lines(replace(curve, trees=trees, reach=way["reach"]), seen, way["lines"])
+
+
+def _base(blank: GemmCurve, table: Measurements, bases: Bases, fold: int) -> tuple[Roofline, Trees]:
+    """Roofline and trees of a table without the pairs of one fold; from `bases` if known."""
+    names = (
+        table.file,
+        table.source[0],
+        *(table[c][0] for c in ("dtype", "variant", "train_pass")),
+    )
+    key = "\t".join(map(str, names)), fold
+    if key not in bases:
+        points = Points.of(table)
+        seen = points.where(_fold(points) != fold)
+        roofline = _fit_roofline(blank, seen)
+        smooth = roofline.time_s(*seen.shape, ELEMENT_BYTES[blank.dtype])
+        residual = np.log(seen.time_s / smooth)
+        bases[key] = roofline, fit_trees(_features(blank, seen), residual, TREES)
+    return bases[key]
+
+
+def _features(blank: GemmCurve, points: Points) -> Floats:
+    m, n, k, batch = points.shape
+    return features(m * batch, n, k, blank.multiprocessors)
+
+
+def _fold(points: Points) -> NDArray[np.intp]:
+    """The fold of each pair (n, k): the same in every table that has it."""
+    _, n, k, _ = points.shape
+    pairs, place = np.unique(np.stack([n, k], axis=1), axis=0, return_inverse=True)
+    folds = [zlib.crc32(f"{a:.0f} x {b:.0f}".encode()) % TREE_FOLDS for a, b in pairs]
+    return np.array(folds, np.intp)[place.reshape(-1)]
+
+
+def _miss(curve: GemmCurve, asked: Points) -> tuple[Floats, Floats]:
+    """log(forecast / measured), and the distance to what was measured."""
+    near = curve.lines.at(*curve.query(*asked.shape))
+    return np.log(curve.evaluate(*asked.shape).time_s / asked.time_s), near.distance
+
+
+def _fit(blank: GemmCurve, own: Points, form: str, options: dict[str, float]) -> GemmCurve:
+    curve = replace(blank, roofline=_fit_roofline(blank, own))
+    curve = _with_lines(curve, own, options)
     if form == "roofline":
-        residual = np.zeros_like(residual)
+        flat = np.where(np.isnan(curve.lines.values), np.nan, 0.0)
+        curve = replace(curve, level=0.0, lines=replace(curve.lines, values=flat))
+    return curve
+
+
+def _with_lines(curve: GemmCurve, own: Points, options: dict[str, float]) -> GemmCurve:
+    """What roofline and trees leave, on lines; and the residual of large shapes."""
+    residual = np.log(own.time_s / curve.prior_s(*own.shape))
     place, position = curve.query(*own.shape)
     scale = BATCHED_SCALE if curve.axis == "batch" else (1.0, 1.0)
-    large = 2.0 * np.prod(own.shape, axis=0) >= _LARGE_FLOP
-    level = float(np.median(residual[large])) if large.sum() >= 20 else 0.0
     lines = Lines.from_points(place, position, residual, scale, **options)
-    if lender is not None:
-        beside = np.log(lender.time_s / curve.prior_s(*lender.shape))
-        theirs = Lines.from_points(*curve.query(*lender.shape), beside, scale)
-        lines = _filled_in(lines, theirs, residual, (place, position))
+    large = 2.0 * np.prod(own.shape, axis=0) >= _LARGE_FLOP
+    smooth = curve.roofline.time_s(*own.shape, ELEMENT_BYTES[curve.dtype])
+    above = np.log(own.time_s[large] / smooth[large])
+    level = float(np.median(above)) if large.sum() >= 20 else 0.0
     return replace(curve, lines=lines, level=round(level, 5))
 
 
-def _filled_in(own: Lines, theirs: Lines, residual: Floats, at: tuple[Floats, Floats]) -> Lines:
-    """Own lines, and those that only the other stack has, moved by the ratio of the two."""
-    ratio = Lines.from_points(*at, residual - theirs.at(*at).value, own.scale, **_RATIO)
-    known = {tuple(place) for place in own.places.tolist()}
-    fresh = np.array([tuple(place) not in known for place in theirs.places.tolist()], bool)
-    axis = np.unique(np.concatenate([own.axis, theirs.axis]))
-    values = np.full((len(own.places) + int(fresh.sum()), len(axis)), np.nan)
-    values[: len(own.places), np.searchsorted(axis, own.axis)] = own.values
-    places = np.concatenate([own.places, theirs.places[fresh]])
-    for i, (place, line) in enumerate(zip(theirs.places[fresh], theirs.values[fresh], strict=True)):
-        there = ~np.isnan(line)
-        where = theirs.axis[there]
-        shift = ratio.at(np.repeat(place[None], len(where), axis=0), where).value
-        values[len(own.places) + i, np.searchsorted(axis, where)] = line[there] + shift
-    borrowed = np.arange(len(own.places), len(places))
-    return replace(own, places=places, axis=axis, values=values, borrowed=borrowed)
-
-
-def _with_waves(blank: GemmCurve, own: Points) -> GemmCurve:
-    """The share of idle multiprocessors with the least error at hidden lines."""
-    if not blank.multiprocessors:
-        return blank
-
-    def loss(share: float) -> float:
-        curve = _fit(replace(blank, wave_share=share), own, None, "auto", {})
-        return _left_out(curve, own)
-
-    return replace(blank, wave_share=min(_WAVE_SHARES, key=loss))
-
-
 def _fit_roofline(blank: GemmCurve, points: Points) -> Roofline:
-    m, n, k, batch = points.shape
-    if blank.wave_share:
-        batch = batch * idle_factor(m, n, blank.multiprocessors) ** blank.wave_share
-    shape = (m, n, k, batch)
     start = None if blank.roofline == _START else blank.roofline
-    return fit_roofline(shape, points.time_s, ELEMENT_BYTES[blank.dtype], start)
+    return fit_roofline(points.shape, points.time_s, ELEMENT_BYTES[blank.dtype], start)
 
 
 def fit_roofline(
@@ -235,8 +289,8 @@ def _at_best_rates(shape: tuple[Floats, ...], time_s: Floats, element_bytes: flo
     m, n, k, batch = shape
     flop = 2.0 * batch * m * n * k
     traffic = element_bytes * batch * (m * k + k * n) + 2.0 * batch * m * n
-    rates = (float(np.quantile(work / time_s, 0.99)) for work in (flop, traffic))
-    return Roofline(float(time_s.min()), *rates, 100.0, 1e-9, 3.0)
+    rate, bandwidth = (float(np.quantile(work / time_s, 0.99)) for work in (flop, traffic))
+    return Roofline(float(time_s.min()), rate, bandwidth, 100.0, 1e-9, 3.0)
 
 
 def _choose(curve: GemmCurve, own: Points) -> dict[str, float]:

@@ -26,6 +26,7 @@ def lend_gemms(
     parts: Sequence[tuple[str, Measurements]],
     licence: Callable[[str], str],
     date: str,
+    multiprocessors: int = 0,
 ) -> Iterator[GemmCurve]:
     """Narrow products of a relative, moved by the ratio of a narrow stack measured on both.
 
@@ -46,7 +47,7 @@ def lend_gemms(
             continue
         here = known[_key(both)]
         moved = replace(part, time_s=part.time_s * _ratio(here, both, part))
-        curve = fit_gemm(moved, "auto", licence, date)
+        curve = fit_gemm(moved, "auto", licence, date, multiprocessors=multiprocessors)
         note = f"times of {name} x the ratio of {here.dtype} {here.stack} on the two devices"
         info = replace(curve.info, notes=(*curve.info.notes, note))
         yield replace(curve, info=info, measured_on=name, spread=less_certain(curve.spread))

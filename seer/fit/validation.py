@@ -36,7 +36,9 @@ def folds_of(groups: NDArray[np.intp], folds: int = FOLDS) -> NDArray[np.intp]:
 
 
 def held_out_errors(
-    groups: NDArray[np.intp], predict: Callable[[Mask, Mask], tuple[Floats, Floats]]
+    groups: NDArray[np.intp],
+    predict: Callable[[Mask, Mask], tuple[Floats, Floats]],
+    fold: NDArray[np.intp] | None = None,
 ) -> tuple[Floats, Floats]:
     """Errors at points whose whole group was hidden from the fit.
 
@@ -46,6 +48,8 @@ def held_out_errors(
         Which group (shape family) each point belongs to.
     predict : function (seen, hidden) -> (log error, distance)
         Fits on the rows of the mask `seen`; answers for the rows of `hidden`.
+    fold : int[N], optional
+        Which rows are hidden together, whole groups; by default `folds_of`.
 
     Returns
     -------
@@ -54,7 +58,7 @@ def held_out_errors(
     distance : float64[N]
         To the nearest seen point.
     """
-    fold = folds_of(groups)
+    fold = folds_of(groups) if fold is None else fold
     log_error, distance = np.full(len(groups), np.nan), np.full(len(groups), np.nan)
     if fold.max(initial=0) == 0:
         return log_error, distance  # one group: nothing can be hidden
