@@ -15,6 +15,7 @@ from seer.calibration.fabric import Fabric, fabrics_from_json
 from seer.calibration.measurements import Measurements
 from seer.errors import UnreadableError
 from seer.fit.collective import fit_collectives
+from seer.graph.kinds import Origin
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = [2.0**p for p in range(10, 27)]
@@ -243,3 +244,63 @@ def test_real_held_out_series_from_1_mib_are_met_within_3_5_percent(shared, name
     ]
     assert len(within) >= 3
     assert np.median(within) <= 0.035
+
+
+def device(name, *tables):
+    for one in tables:
+        object.__setattr__(one, "file", f"{name}.csv")
+    return list(tables)
+
+
+NVLINK = {"nv": Fabric(4.5e11, "hand", one_domain=True)}
+
+
+def test_a_scale_that_only_another_device_measured_comes_in_the_ratio_of_the_two():
+    # Both measured 8 ranks, this machine 1.1 times as slow; the other alone measured 4.
+    own = device("h100_sxm", sweep(lambda s: 1.1 * b_time(s), ranks=8))
+    theirs = device("h200_sxm", sweep(b_time, ranks=8), sweep(lambda s: 2 * b_time(s), ranks=4))
+    (curve,) = fit_collectives(own, borrowed=theirs, fabrics=NVLINK)
+    answer = curve.evaluate(np.array(SIZES), 4)
+    assert answer.time_s == pytest.approx([2.2 * b_time(s) for s in SIZES], rel=1e-6)
+    assert (answer.origin == Origin.derived).all()
+    assert (curve.evaluate(np.array(SIZES), 8).origin == Origin.measured).all()
+    assert "among 4 ranks: lent" in curve.info.notes[1]
+    again = type(curve).from_json(json.loads(json.dumps(curve.to_json())))
+    assert [scale.lent for scale in again.scales] == [True, False]
+
+
+def test_a_scale_that_was_measured_here_is_never_lent():
+    own = device("h100_sxm", sweep(b_time, ranks=8))
+    theirs = device("h200_sxm", sweep(lambda s: 5 * b_time(s), ranks=8))
+    (curve,) = fit_collectives(own, borrowed=theirs, fabrics=NVLINK)
+    assert curve.evaluate(2.0**20, 8).time_s.item() == pytest.approx(b_time(2.0**20), rel=1e-9)
+
+
+def test_a_gather_grows_with_the_ranks_as_the_scatter_does():
+    # Scatter: 8 ranks take three times as long as 4. The gather, measured at 4, does too.
+    scatter = [sweep(b_time, collective="reduce_scatter", ranks=4)]
+    scatter += [sweep(lambda s: 3 * b_time(s), collective="reduce_scatter", ranks=8, series="b")]
+    gather = sweep(lambda s: 2 * b_time(s), collective="all_gather", ranks=4)
+    curves = {c.collective: c for c in fit_collectives([*scatter, gather], fabrics=NVLINK)}
+    answer = curves["all_gather"].evaluate(np.array(SIZES), 8)
+    assert answer.time_s == pytest.approx([6 * b_time(s) for s in SIZES], rel=1e-6)
+    assert (answer.origin == Origin.derived).all()
+
+
+def test_links_that_this_machine_lacks_lend_nothing_unless_it_is_the_same_gpu():
+    own = device("gb300", sweep(b_time, fabric="rack", ranks=4))
+    theirs = device("b300_sxm", sweep(b_time, ranks=8))
+    fabrics = {**NVLINK, "rack": Fabric(9e11, "hand", one_domain=True)}
+    names = [
+        [c.fabric for c in fit_collectives(own, borrowed=theirs, fabrics=fabrics, device=name)]
+        for name in ("gb300", "gb200")
+    ]
+    assert names == [["rack", "nv"], ["rack"]]
+
+
+def test_hiding_a_whole_scale_is_judged_with_what_the_other_device_lends():
+    own = device("h100_sxm", sweep(b_time, ranks=8), sweep(b_time, ranks=8, series="b"))
+    own += device("h100_sxm", sweep(lambda s: 0.7 * b_time(s), ranks=4))
+    theirs = device("h200_sxm", sweep(b_time, ranks=8), sweep(lambda s: 0.7 * b_time(s), ranks=4))
+    (curve,) = fit_collectives(own, borrowed=theirs, fabrics=NVLINK)
+    assert curve.info.error["median_ape_other_scale"] == pytest.approx(0.0, abs=1e-6)

@@ -7,7 +7,7 @@ of those of keys and of values).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from seer.calibration.estimate import CurveInfo, Estimate, Spread, origin_of
 from seer.calibration.lines import Lines
+from seer.calibration.trees import Trees
 
 Floats = NDArray[np.float64]
 
@@ -110,6 +111,29 @@ class AttentionShapes(NamedTuple):
         )
         return floor.time_s(flop, half * self.seq_kv, self.seq_kv, self.head_dim)
 
+    def features(self, multiprocessors: int) -> Floats:
+        """What the choice and the speed of a kernel depend on: float64[n, FEATURES], logarithms.
+
+        The sizes, their products that count work and outputs, and for blocks of 64, 128 and 256
+        queries their number and the time of whole waves of them over that of the work in them.
+        """
+        all_heads = self.batch * self.heads
+        outputs = all_heads * self.seq_q * self.head_dim
+        shared = self.heads / np.maximum(self.kv_heads, 1.0)
+        columns = [self.batch, self.heads, self.kv_heads, self.seq_q, self.head_dim]
+        columns += [all_heads, shared, all_heads * self.seq_q, outputs * self.seq_kv, outputs]
+        columns.append(np.where(self.causal, 2.0, 1.0))
+        at_once = max(multiprocessors, 1)
+        for rows in BLOCKS:
+            blocks = np.ceil(self.seq_q / rows) * all_heads
+            columns += [blocks, np.ceil(blocks / at_once) * at_once / blocks]
+        return np.asarray(np.log(np.maximum(np.stack(columns, axis=1), 1e-9)))
+
+
+BLOCKS = (64.0, 128.0, 256.0)
+"""Queries that one block of a flash-attention kernel works on (tile sizes of flash 2 and 3)."""
+
+FEATURES = 11 + 2 * len(BLOCKS)
 
 PLACE_SCALE = (0.5, 0.5, 0.2, 0.4, 2.0, 2.0, 0.5)
 """Distance weights of the places, by held-out error: how b x h is split matters little."""
@@ -132,6 +156,10 @@ class AttentionCurve:
         The masks measured: causal (True), full (False).
     fade : float
         As in `GemmCurve`; the level far away is the smooth part itself.
+    multiprocessors : int
+        Of the device, for the features of the trees; 0 = not known.
+    trees : Trees
+        Steps of the residual over `AttentionShapes.features`, before what the lines keep.
     """
 
     info: CurveInfo
@@ -144,6 +172,8 @@ class AttentionCurve:
     lines: Lines
     spread: Spread
     fade: float = 2.0
+    multiprocessors: int = 0
+    trees: Trees = field(default_factory=Trees.none)
 
     @property
     def kind(self) -> str:
@@ -170,10 +200,20 @@ class AttentionCurve:
         """Position of shapes along the lines: the geometric mean length, or the queries."""
         return shapes.seq_q if self.window else np.sqrt(shapes.seq_q * shapes.seq_kv)
 
+    def steps(self, shapes: AttentionShapes) -> Floats:
+        """What the trees say, logarithm."""
+        if not len(self.trees):
+            return np.zeros(len(shapes.batch))
+        return self.trees.at(shapes.features(self.multiprocessors))
+
+    def prior_s(self, shapes: AttentionShapes) -> Floats:
+        """What the lines are residuals of: the smooth part with the steps of the trees, seconds."""
+        return np.asarray(shapes.prior_s(self.floor) * np.exp(self.steps(shapes)))
+
     def evaluate(self, shapes: AttentionShapes, *, leave_out: bool = False) -> Estimate:
         """Durations of n attention calls."""
         near = self.lines.at(shapes.places(), self.length(shapes), leave_out=leave_out)
-        residual = near.value * np.exp(-near.outside / self.fade)
+        residual = (near.value + self.steps(shapes)) * np.exp(-near.outside / self.fade)
         time_s = shapes.prior_s(self.floor) * np.exp(residual)
         odd = (shapes.seq_q != shapes.seq_kv) & (self.window == 0)
         distance = np.where(odd, np.maximum(near.distance, 0.1), near.distance)
@@ -194,7 +234,7 @@ class AttentionCurve:
             sizes = (shape["batch"], shape["heads"], shape["kv_heads"], shape["seq"], keys)
             columns = [np.array([float(v)]) for v in (*sizes, shape["head_dim"])]
             there = AttentionShapes.of(columns, np.array([shape["causal"]]))
-            prior = there.prior_s(self.floor)[0]
+            prior = self.prior_s(there)[0]
             time_s = float(prior * np.exp(self.lines.values[line, at]))
             found.append({"shape": shape, "time_s": time_s, "source": self.info.source})
         return found
@@ -213,7 +253,13 @@ class AttentionCurve:
             "fade": self.fade,
             "spread": asdict(self.spread),
             "lines": self.lines.to_json(),
+            **self._trees_to_json(),
         }
+
+    def _trees_to_json(self) -> dict[str, Any]:
+        if not len(self.trees):
+            return {}
+        return {"multiprocessors": self.multiprocessors, "trees": self.trees.to_json()}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> AttentionCurve:
@@ -229,6 +275,8 @@ class AttentionCurve:
             lines=Lines.from_json(data["lines"]),
             spread=Spread(**data["spread"]),
             fade=data["fade"],
+            multiprocessors=int(data.get("multiprocessors", 0)),
+            trees=Trees.from_json(data.get("trees")),
         )
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seer.calibration import attention, gemm, laws
 from seer.calibration.accumulate import AccumulateShare
 from seer.calibration.attention import PLACE_SCALE, AttentionCurve, BackwardRatio
 from seer.calibration.calibration import Calibration, Curve
 from seer.calibration.collective import COLLECTIVES, CollectiveCurve
-from seer.calibration.gemm import BATCHED_SCALE, FEATURES, GemmCurve
+from seer.calibration.gemm import BATCHED_SCALE, GemmCurve
 from seer.calibration.laws import LAWS, LawCurve
 from seer.calibration.lines import Lines
 from seer.calibration.memory import MemoryCurve
@@ -103,6 +104,7 @@ def _check_curve(curve: Curve) -> None:
         law = LAWS[curve.law]
         _all_numbers("parameters", [curve.parameters[name] for name in law.start], lowest=0.0)
         _check_lines(curve.lines, len(law.scale))
+        _check_trees(curve.trees, laws.FEATURES if law.features else 0)
     elif isinstance(curve, AccumulateShare):
         _number("exposed_share", curve.exposed_share, 0.0, 10.0)
     elif isinstance(curve, PolynomialCurve):
@@ -119,18 +121,18 @@ def _check_gemm(curve: GemmCurve) -> None:
     _one_of("axis", curve.axis, ("m", "batch"))
     _number("gradient_factor", curve.gradient_factor, 0.05, 20.0)
     _number("multiprocessors", curve.multiprocessors, 0, 1e6)
-    _check_trees(curve.trees)
+    _check_trees(curve.trees, gemm.FEATURES)
     _number("level", curve.level, -FARTHEST_RESIDUAL, FARTHEST_RESIDUAL)
     _number("fade", curve.fade, 1e-6, 1e6)
     _check_lines(curve.lines, 2 if curve.axis == "m" else len(BATCHED_SCALE))
 
 
-def _check_trees(trees: Trees) -> None:
+def _check_trees(trees: Trees, features: int) -> None:
     if trees.leaf.ndim != 2 or trees.feature.shape != trees.threshold.shape:
         raise _Damaged("the trees are not tables of numbers")
     if trees.feature.shape[0] != len(trees) or trees.leaf.shape[1] != 1 << trees.feature.shape[1]:
         raise _Damaged("questions and leaves of the trees do not pair up")
-    if len(trees) and not 0 <= trees.feature.min() <= trees.feature.max() < FEATURES:
+    if len(trees) and not 0 <= trees.feature.min() <= trees.feature.max() < features:
         raise _Damaged("a tree asks about a feature that is not there")
     if not np.isfinite(trees.threshold).all():
         raise _Damaged("a threshold of the trees is not finite")
@@ -147,6 +149,8 @@ def _check_attention(curve: AttentionCurve | BackwardRatio) -> None:
             _number(f"floor.{name}", value, 0.0, 1e30)
         _number("floor.flop_per_s", curve.floor.flop_per_s, 1e-3, 1e30)
         _number("fade", curve.fade, 1e-6, 1e6)
+        _number("multiprocessors", curve.multiprocessors, 0, 1e6)
+        _check_trees(curve.trees, attention.FEATURES)
     _check_lines(curve.lines, len(PLACE_SCALE))
 
 

@@ -8,7 +8,7 @@ lines along one of its sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from seer.calibration.estimate import CurveInfo, Estimate, Spread, origin_of
 from seer.calibration.lines import Lines
+from seer.calibration.trees import Trees
 
 Floats = NDArray[np.float64]
 Shape = Mapping[str, Floats]
@@ -88,16 +89,36 @@ class Law:
         Distance weights of the other sizes, chosen by the error at hidden shapes.
     start : mapping
         Where fits of the parameters begin.
+    features : function of shape, optional
+        What the choice of a kernel depends on, float64[n, `FEATURES`], for trees.
     """
 
     time_s: Callable[[Shape, Mapping[str, float]], Floats]
     columns: tuple[str, ...]
     scale: tuple[float, ...]
     start: Mapping[str, float]
+    features: Callable[[Shape], Floats] | None = None
 
     def places(self, x: Shape) -> Floats:
         """Place of shapes among the lines."""
         return np.stack([x[name] for name in self.columns[1:]], axis=1)
+
+
+FEATURES = 17
+"""Columns of `_experts_features`."""
+
+
+def _experts_features(x: Shape) -> Floats:
+    """Logarithms of the sizes, of rows in all and per expert, of weights, work and activations, and
+    of the rows that blocks of 64 per expert compute over those there are."""
+    local, inter = experts_here(x), x["inter"] / x["moe_tp"]
+    rows = x["tokens"] * x["topk"] / x["moe_ep"]
+    each = rows / local
+    weights = local * x["hidden"] * inter
+    columns = [x[name] for name in LAWS["experts"].columns]
+    columns += [local, rows, inter, each, weights, rows * x["hidden"] * inter, rows * inter]
+    columns += [rows * x["hidden"], np.ceil(each / 64.0) * 64.0 / each]
+    return np.asarray(np.log(np.stack(columns, axis=1)))
 
 
 LAWS: Mapping[str, Law] = {
@@ -117,6 +138,7 @@ LAWS: Mapping[str, Law] = {
             "row_s_per_byte": 5e-13,
             "inner_s_per_byte": 5e-13,
         },
+        _experts_features,
     ),
     "dispatch": Law(
         _dispatch_s,
@@ -153,6 +175,8 @@ class LawCurve:
     parameters : mapping of str to float
     fade : float
         As in `GemmCurve`; the level far away is the law itself.
+    trees : Trees
+        Steps of the residual over the law's features, before what the lines keep.
     """
 
     info: CurveInfo
@@ -163,6 +187,7 @@ class LawCurve:
     lines: Lines
     spread: Spread
     fade: float = 2.0
+    trees: Trees = field(default_factory=Trees.none)
 
     @property
     def stack(self) -> str:
@@ -173,10 +198,17 @@ class LawCurve:
         """Durations of n shapes, columns as in the law."""
         law = LAWS[self.law]
         near = self.lines.at(law.places(x), x[law.columns[0]])
-        residual = near.value * np.exp(-near.outside / self.fade)
+        residual = (near.value + self.steps(x)) * np.exp(-near.outside / self.fade)
         time_s = law.time_s(x, self.parameters) * np.exp(residual)
         origin = origin_of(near.distance, near.outside)
         return Estimate(time_s, origin, self.spread.at(near.distance, near.outside))
+
+    def steps(self, x: Shape) -> Floats:
+        """What the trees say, logarithm."""
+        features = LAWS[self.law].features
+        if features is None or not len(self.trees):
+            return np.zeros(len(x[LAWS[self.law].columns[0]]))
+        return self.trees.at(features(x))
 
     def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
         """None: a work row does not say the shape of the layer that it belongs to."""
@@ -194,6 +226,7 @@ class LawCurve:
             "fade": self.fade,
             "spread": asdict(self.spread),
             "lines": self.lines.to_json(),
+            **({"trees": self.trees.to_json()} if len(self.trees) else {}),
         }
 
     @staticmethod
@@ -210,4 +243,5 @@ class LawCurve:
             lines=Lines.from_json(data["lines"]),
             spread=Spread(**data["spread"]),
             fade=data["fade"],
+            trees=Trees.from_json(data.get("trees")),
         )

@@ -74,7 +74,7 @@ def fit_measurements(
     """
     if form not in FORMS:
         raise UsageError(f"there is no form '{form}'", hint=nearest(form, FORMS))
-    licence = _licence_of(licences or {})
+    licence, devices = _licence_of(licences or {}), devices or {}
     own = [table for table in measurements if not is_relative(table, device)]
     relatives = [table for table in measurements if is_relative(table, device)]
     keys = POLYNOMIAL_KEYS if form == "polynomial" else KEYS
@@ -82,26 +82,22 @@ def fit_measurements(
     jobs = [(kind, part) for kind, table in tables.items() if table for part in _parts(table, keys)]
     curves: list[Curve] = []
     bases: Bases = {}
+    multiprocessors = _multiprocessors(device, devices)
     for done, (kind, part) in enumerate(jobs):
         if progress:
             progress(_name(kind, part), done, len(jobs))
         if kind == "gemm" and form != "polynomial":
             beside = [p for k, p in jobs if k == kind and p is not part]
-            more: dict[str, Any] = {
-                "multiprocessors": _multiprocessors(device, devices or {}),
-                "sibling": _sibling(part, beside, relatives),
-                "bases": bases,
-            }
+            more: dict[str, Any] = {"sibling": _sibling(part, beside, relatives), "bases": bases}
+            more["multiprocessors"] = multiprocessors
             curves.append(fit_gemm(part, form, licence, date, **more))
         else:
-            curves.append(_fit_one(kind, part, form, licence, date))
+            curves.append(_fit_one(kind, part, form, licence, date, multiprocessors))
     if form == "polynomial":
         curves += _network_polynomials(own, licence, date)
     else:
         curves = _completed(curves, tables, relatives, device, form, licence, date)
-        curves += _from_relatives(
-            curves, own, relatives, device, devices or {}, form, licence, date
-        )
+        curves += _from_relatives(curves, own, relatives, device, devices, form, licence, date)
         curves += fit_collectives(
             [table for table in own if table.kind == "collective"],
             borrowed=[table for table in relatives if table.kind == "collective"],
@@ -334,12 +330,14 @@ def _name(kind: str, part: Measurements) -> str:
     return " ".join([kind, *(str(part[column][0]) for column in KEYS[kind])])
 
 
-def _fit_one(kind: str, part: Measurements, form: str, licence: Licence, date: str) -> Curve:
+def _fit_one(
+    kind: str, part: Measurements, form: str, licence: Licence, date: str, multiprocessors: int
+) -> Curve:
     if form == "polynomial":
         key = {column: str(part[column][0]) for column in POLYNOMIAL_KEYS[kind]}
         return fit_polynomial(part, key, licence, date)
     if kind == "attention":
-        return fit_attention(part, form, licence, date)
+        return fit_attention(part, form, licence, date, multiprocessors=multiprocessors)
     return fit_memory(part, form, licence, date)
 
 
@@ -377,10 +375,8 @@ def _network_polynomials(
         return []
     columns = ("collective", "fabric", "n_ranks", "n_nodes")
     table = joined(tables)
-    labels = np.array(
-        ["\t".join(map(str, row)) for row in zip(*(table[c] for c in columns), strict=True)],
-        object,
-    )
+    rows = zip(*(table[c] for c in columns), strict=True)
+    labels = np.array(["\t".join(map(str, row)) for row in rows], object)
     found: list[Curve] = []
     for label in sorted(set(labels)):
         part = table.where(labels == label)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +11,10 @@ from scipy.optimize import least_squares
 
 from seer.calibration import Lines, Measurements
 from seer.calibration.laws import LAWS, LawCurve, Shape, key_text
+from seer.fit.choice import Choice, averaged, best_choice
 from seer.fit.describe import describe
-from seer.fit.validation import Mask, held_out_errors, held_out_summary, spread_from
+from seer.fit.trees import fit_trees
+from seer.fit.validation import Mask, held_out_summary, spread_from
 
 Floats = NDArray[np.float64]
 
@@ -27,14 +29,20 @@ FEWEST_POINTS = 12
 _SAMPLE = 600
 """Points that the parameters are fitted to; more do not change them."""
 
-Choice = Mapping[str, float | bool]
+FEWEST_FOR_TREES = 300
+TREES = 80
+"""Beside the residuals of neighbours more trees are no better at hidden expert shapes."""
 
 CHOICES: tuple[Choice, ...] = (
     {"neighbours": 6, "power": 2.0},
     {"neighbours": 6, "power": 2.0, "robust": True},
-    {"neighbours": 12, "power": 2.0, "robust": True},
+    {"neighbours": 6, "power": 2.0, "robust": True, "trees": True},
 )
-"""Ways of averaging neighbours that cross-validation chooses among."""
+"""Ways of averaging neighbours that cross-validation chooses among, the last with trees."""
+
+
+Both = tuple[LawCurve, LawCurve]
+"""A curve without trees and with them."""
 
 
 def fit_laws(
@@ -66,8 +74,9 @@ def fit_law(table: Measurements, form: str, licence: Callable[[str], str], date:
     groups = groups.reshape(-1)
     choice, log_error, distance = _choose(blank, x, table.time_s, groups, form)
     error = held_out_summary(log_error, distance, groups, f"whole shapes, all {law.columns[0]}")
+    plain = _fit(blank, x, table.time_s, form)
     return replace(
-        _averaged(_fit(blank, x, table.time_s, form), choice),
+        _chosen((plain, _stepped(plain, x, table.time_s, form)), choice),
         info=describe(table, form, licence, date, law.columns, error),
         spread=spread_from(log_error, distance),
     )
@@ -78,24 +87,26 @@ def _choose(
 ) -> tuple[Choice, Floats, Floats]:
     """The way of averaging with the least held-out error, that error, and the distances."""
     law = LAWS[blank.law]
-    drafts: dict[bytes, LawCurve] = {}
     whole = _fit(blank, x, time_s, form)  # its parameters are where the others start
 
-    def judged(choice: Choice) -> tuple[Floats, Floats]:
-        def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
-            key = seen.tobytes()
-            if key not in drafts:  # the fit does not depend on the averaging
-                drafts[key] = _fit(whole, _where(x, seen), time_s[seen], form)
-            part, asked = _averaged(drafts[key], choice), _where(x, hidden)
-            distance = part.lines.at(law.places(asked), asked[law.columns[0]]).distance
-            return np.log(part.evaluate(asked).time_s / time_s[hidden]), distance
+    def draft(seen: Mask) -> Both:
+        there = _where(x, seen)
+        plain = _fit(whole, there, time_s[seen], form)
+        return plain, _stepped(plain, there, time_s[seen], form)
 
-        return held_out_errors(groups, predict)
+    def miss(
+        both: tuple[LawCurve, LawCurve], choice: Choice, hidden: Mask
+    ) -> tuple[Floats, Floats]:
+        part, asked = _chosen(both, choice), _where(x, hidden)
+        distance = part.lines.at(law.places(asked), asked[law.columns[0]]).distance
+        return np.log(part.evaluate(asked).time_s / time_s[hidden]), distance
 
-    found = [(choice, *judged(choice)) for choice in CHOICES]
-    if not np.isfinite(found[0][1]).any():
-        return found[0]
-    return min(found, key=lambda one: float(np.abs(one[1]).mean()))
+    return best_choice(CHOICES, groups, draft, miss)
+
+
+def _chosen(both: Both, choice: Choice) -> LawCurve:
+    options = {name: value for name, value in choice.items() if name != "trees"}
+    return averaged(both["trees" in choice], options)
 
 
 def _kind(table: Measurements) -> str:
@@ -106,10 +117,6 @@ def _kind(table: Measurements) -> str:
 
 def _where(x: Shape, rows: Mask | NDArray[np.intp]) -> dict[str, Floats]:
     return {name: values[rows] for name, values in x.items()}
-
-
-def _averaged(curve: LawCurve, choice: Choice) -> LawCurve:
-    return replace(curve, lines=replace(curve.lines, **choice))  # type: ignore[arg-type]
 
 
 def _fit(blank: LawCurve, x: Shape, time_s: Floats, form: str) -> LawCurve:
@@ -128,8 +135,24 @@ def _fit(blank: LawCurve, x: Shape, time_s: Floats, form: str) -> LawCurve:
     start = np.log([blank.parameters[name] for name in names])
     best = least_squares(off, start, loss="soft_l1", f_scale=0.1, max_nfev=40).x
     found = {name: float(f"{value:.6g}") for name, value in parameters(best).items()}
-    residual = np.log(time_s / law.time_s(x, found))
+    return _with_lines(replace(blank, parameters=found), x, time_s, form)
+
+
+def _stepped(plain: LawCurve, x: Shape, time_s: Floats, form: str) -> LawCurve:
+    """The curve with trees between law and lines; as it is where there is too little for them."""
+    law = LAWS[plain.law]
+    if law.features is None or form == "roofline" or len(time_s) < FEWEST_FOR_TREES:
+        return plain
+    residual = np.log(time_s / law.time_s(x, plain.parameters))
+    trees = fit_trees(law.features(x), residual, TREES)
+    return _with_lines(replace(plain, trees=trees), x, time_s, form)
+
+
+def _with_lines(curve: LawCurve, x: Shape, time_s: Floats, form: str) -> LawCurve:
+    """What law and trees leave, on lines."""
+    law = LAWS[curve.law]
+    residual = np.log(time_s / law.time_s(x, curve.parameters)) - curve.steps(x)
     if form == "roofline":
         residual = np.zeros_like(residual)
     lines = Lines.from_points(law.places(x), x[law.columns[0]], residual, law.scale)
-    return replace(blank, parameters=found, lines=lines)
+    return replace(curve, lines=lines)

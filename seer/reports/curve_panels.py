@@ -228,7 +228,7 @@ def _attention(curve: AttentionCurve, device: Device | None) -> Panel:
         return np.asarray(whole * np.where(of.causal, 0.5, 1.0) * gradient)
 
     every = shapes(places[row], axis[column])
-    time_s = every.prior_s(curve.floor) * np.exp(values[row, column])
+    time_s = curve.prior_s(every) * np.exp(values[row, column])
     rate = flop(every) / time_s / 1e12
     estimate = curve.evaluate(every, leave_out=True).time_s
     lines = []
