@@ -4,7 +4,7 @@ set -euo pipefail
 S=${1:-../shared/data/calibration}
 DATE=${2:-2026-11-30}
 shift $(($# < 2 ? $# : 2))
-WANTED=" ${*:-a100-sxm h100-sxm h200-sxm b200-sxm gb200 gb300} "
+WANTED=" ${*:-a100-sxm a100-pcie h100-sxm h200-sxm b200-sxm gb200 gb300} "
 
 # Files of other devices lend what a device was not measured for, the nearest relative first.
 fit() { # NAME "PREFERENCES" FILE...
@@ -38,6 +38,14 @@ fit a100-sxm "$TORCH" gemm/a100_sxm.csv linear_train/a100_sxm.csv gemm_train_lay
   vocab_ops/a100_sxm.csv fused_ops/a100_sxm.csv fused_ops/h100_sxm.csv \
   moe_grouped_gemm/a100_sxm_fused_fwd.csv optimizer/a100_sxm.csv \
   collectives/a100_sxm.csv collectives/a100_sxm_perlmutter.csv $NETWORKS
+
+# The PCIe board was measured in its training products only; the SXM board of the same chip lends
+# steps of kernels, attention and memory-bound operators, another machine its PCIe 4.0 bus.
+fit a100-pcie "" gemm_train_layouts/a100_pcie.csv moe_grouped_gemm/a100_pcie_train.csv \
+  gemm/a100_sxm.csv attention/a100_sxm_fwd.csv attention/a100_sxm_train.csv \
+  membound/a100_sxm.csv membound/a100_sxm_train.csv vocab_ops/a100_sxm.csv \
+  fused_ops/a100_sxm.csv fused_ops/h100_sxm.csv moe_grouped_gemm/a100_sxm_fused_fwd.csv \
+  collectives/l40s.csv collectives/a100_sxm.csv $NETWORKS
 
 fit h100-sxm "$BOTH" gemm/h100_sxm.csv gemm_train_layouts/a100_pcie.csv \
   attention/h100_sxm_fwd.csv attention/h200_sxm_train.csv \

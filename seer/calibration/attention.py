@@ -156,6 +156,8 @@ class AttentionCurve:
         The masks measured: causal (True), full (False).
     fade : float
         As in `GemmCurve`; the level far away is the smooth part itself.
+    measured_on : str
+        Another board of this GPU whose times these are, less certain here; "" = this one.
     multiprocessors : int
         Of the device, for the features of the trees; 0 = not known.
     trees : Trees
@@ -172,6 +174,7 @@ class AttentionCurve:
     lines: Lines
     spread: Spread
     fade: float = 2.0
+    measured_on: str = ""
     multiprocessors: int = 0
     trees: Trees = field(default_factory=Trees.none)
 
@@ -253,6 +256,7 @@ class AttentionCurve:
             "fade": self.fade,
             "spread": asdict(self.spread),
             "lines": self.lines.to_json(),
+            **({"measured_on": self.measured_on} if self.measured_on else {}),
             **self._trees_to_json(),
         }
 
@@ -275,6 +279,7 @@ class AttentionCurve:
             lines=Lines.from_json(data["lines"]),
             spread=Spread(**data["spread"]),
             fade=data["fade"],
+            measured_on=data.get("measured_on", ""),
             multiprocessors=int(data.get("multiprocessors", 0)),
             trees=Trees.from_json(data.get("trees")),
         )

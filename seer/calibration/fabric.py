@@ -25,6 +25,8 @@ class Fabric:
         same hardware.
     one_domain : bool
         All ranks are in one NVLink domain, however many trays the files count as nodes.
+    standard : bool
+        The label names a bus that is the same in every machine (PCIe 4.0 x16): it lends to any.
     identified : bool
         False for a label that only says that the network is not known ("unspecified"): in another
         file it means another network.
@@ -34,6 +36,7 @@ class Fabric:
     source: str = ""
     pooled_as: str = ""
     one_domain: bool = False
+    standard: bool = False
     identified: bool = True
 
 

@@ -188,7 +188,7 @@ def _answers(curves: Indexed, asked: Asked) -> Iterator[Answer]:
     head_dim, causal = asked.shapes.head_dim, asked.causal
 
     def trust(curve: AttentionCurve) -> Origin:
-        same = asked.window in (0, curve.window)
+        same = asked.window in (0, curve.window) and not curve.measured_on
         return Origin.measured if same else Origin.derived
 
     for index, curve in curves:

@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from seer.calibration import Calibration, Curve, GemmCurve, Measurements, MemoryCurve, joined
+from seer.calibration import (
+    AttentionCurve,
+    Calibration,
+    Curve,
+    GemmCurve,
+    Measurements,
+    MemoryCurve,
+    joined,
+)
 from seer.calibration.device import MeasuredDevice
 from seer.calibration.fabric import Fabric
 from seer.errors import UsageError, nearest
@@ -17,25 +25,15 @@ from seer.fit.collective import fit_collectives
 from seer.fit.describe import FORMS
 from seer.fit.gemm import Bases, fit_gemm, with_gradient_factor, with_repeat_spread
 from seer.fit.laws import LAW_OF, fit_laws
-from seer.fit.lend import lend_memory, lent_law
-from seer.fit.lend_gemm import lend_gemms
+from seer.fit.lend import lend_attention, lend_memory, lent_law
+from seer.fit.lend_gemm import lend_gemms, sibling_of
 from seer.fit.memory import GENERIC_VARIANTS, fit_memory
-from seer.fit.names import device_key, is_relative, model_of, stem_of
+from seer.fit.names import device_key, is_other_board, is_relative, model_of, stem_of
 from seer.fit.polynomial import fit_polynomial
+from seer.fit.tables import FEWEST_POINTS, KEYS, POLYNOMIAL_KEYS, of_kind, parts
 
 Progress = Callable[[str, int, int], None]
 Licence = Callable[[str], str]
-
-KEYS = {
-    "gemm": ("dtype", "variant", "train_pass"),
-    "attention": ("dtype", "kernel", "train_pass", "window"),
-    "memory": ("variant", "impl", "train_pass"),
-}
-POLYNOMIAL_KEYS = {**KEYS, "attention": (*KEYS["attention"], "causal")}
-"""Columns that tell the curves of one kind apart; the source does so for gemm and attention too."""
-
-FEWEST_POINTS = 3
-"""Curves of fewer measurements are not fitted."""
 
 
 def fit_measurements(
@@ -78,8 +76,8 @@ def fit_measurements(
     own = [table for table in measurements if not is_relative(table, device)]
     relatives = [table for table in measurements if is_relative(table, device)]
     keys = POLYNOMIAL_KEYS if form == "polynomial" else KEYS
-    tables = {kind: _of_kind(own, kind, device) for kind in KEYS}
-    jobs = [(kind, part) for kind, table in tables.items() if table for part in _parts(table, keys)]
+    tables = {kind: of_kind(own, kind, device) for kind in KEYS}
+    jobs = [(kind, part) for kind, table in tables.items() if table for part in parts(table, keys)]
     curves: list[Curve] = []
     bases: Bases = {}
     multiprocessors = _multiprocessors(device, devices)
@@ -88,7 +86,10 @@ def fit_measurements(
             progress(_name(kind, part), done, len(jobs))
         if kind == "gemm" and form != "polynomial":
             beside = [p for k, p in jobs if k == kind and p is not part]
-            more: dict[str, Any] = {"sibling": _sibling(part, beside, relatives), "bases": bases}
+            more: dict[str, Any] = {
+                "sibling": sibling_of(part, beside, relatives, device),
+                "bases": bases,
+            }
             more["multiprocessors"] = multiprocessors
             curves.append(fit_gemm(part, form, licence, date, **more))
         else:
@@ -126,6 +127,9 @@ def _from_relatives(
     """Laws, and what a device was not measured for."""
     bandwidth = {name: known.hbm_bytes_per_s for name, known in devices.items()}
     yield from _accumulate(relatives, bandwidth, licence, date)
+    if not any(isinstance(c, AttentionCurve) for c in curves):
+        boards = [table for table in relatives if is_other_board(table.file, device)]
+        yield from lend_attention(boards, form, licence, date, _multiprocessors(device, devices))
     for kind in LAW_OF:
         yield from _laws(kind, own, relatives, device, form, licence, date)
     yield from _lent_gemms(curves, relatives, device, devices, licence, date)
@@ -142,26 +146,13 @@ def _laws(
     date: str,
 ) -> Iterator[Curve]:
     """The device's own laws, or as they are those of the relatives that were passed."""
-    table = _of_kind(own, kind, device)
-    lent = None if table else _of_kind(relatives, kind, device)
+    table = of_kind(own, kind, device)
+    lent = None if table else of_kind(relatives, kind, device)
     if table:
         yield from fit_laws(table, form, licence, date)
     elif lent:
         whose = stem_of(lent.file.split(", ")[0])
         yield from (lent_law(c, whose) for c in fit_laws(lent, form, licence, date))
-
-
-def _sibling(
-    part: Measurements, beside: Sequence[Measurements], relatives: Sequence[Measurements]
-) -> Measurements | None:
-    """The same product at twice as many shapes or more: of another stack, or of the same stack on
-    a like device."""
-    lent = [p for t in relatives if t.kind == "gemm" for p in _parts(t)]
-    able = [*beside, *(p for p in lent if p.source[0] == part.source[0])]
-    key = [part[column][0] for column in KEYS["gemm"]]
-    same = [o for o in able if [o[column][0] for column in KEYS["gemm"]] == key]
-    largest = max(same, key=len, default=None)
-    return largest if largest is not None and len(largest) >= 2 * len(part) else None
 
 
 def _multiprocessors(device: str, devices: Mapping[str, MeasuredDevice]) -> int:
@@ -192,7 +183,7 @@ def _completed(
     more = [*_ratios(tables["attention"], "", licence, date)]
     for other in sorted({model_of(table.file) for table in relatives}):
         theirs = [table for table in relatives if model_of(table.file) == other]
-        more += _ratios(_of_kind(theirs, "attention", device), other, licence, date)
+        more += _ratios(of_kind(theirs, "attention", device), other, licence, date)
     if tables["memory"]:
         more += _generic(tables["memory"], form, licence, date)
     curves = with_gradient_factor([*curves, *more], tables["gemm"])
@@ -224,7 +215,7 @@ def _lent_gemms(
 ) -> Iterator[GemmCurve]:
     own = [c for c in curves if isinstance(c, GemmCurve)]
     tables = [t for t in relatives if t.kind == "gemm" and device_key(stem_of(t.file), devices)]
-    named = [(device_key(stem_of(t.file), devices), p) for t in tables for p in _parts(t)]
+    named = [(device_key(stem_of(t.file), devices), p) for t in tables for p in parts(t)]
     return lend_gemms(own, named, licence, date, _multiprocessors(device, devices))
 
 
@@ -243,7 +234,7 @@ def _lent(
     for table in relatives:
         name = device_key(stem_of(table.file), hbm_bytes_per_s)
         if own and name and table.kind == "memory":
-            found = [fit_memory(part, form, licence, date) for part in _parts(table)]
+            found = [fit_memory(part, form, licence, date) for part in parts(table)]
             found += _generic(table, form, licence, date)
             theirs.setdefault(name, []).extend(found)
     mine = [c for c in curves if isinstance(c, MemoryCurve)]
@@ -296,34 +287,6 @@ def fit_calibration(
             "No sustained factor is declared.",
         ),
     )
-
-
-def _of_kind(measurements: Sequence[Measurements], kind: str, device: str) -> Measurements | None:
-    """All rows of one kind; stream peaks of other devices left out."""
-    tables = [table for table in measurements if table.kind == kind]
-    if not tables:
-        return None
-    table = joined(tables)
-    keep = np.ones(len(table), bool)
-    if kind == "memory":
-        plain = device.replace("-", "_")
-        stream = np.array([str(v).startswith("stream_") for v in table["variant"]], bool)
-        keep = ~stream | (table["impl"] == plain)
-    return table.where(keep) if keep.any() else None
-
-
-def _parts(
-    table: Measurements, keys: Mapping[str, tuple[str, ...]] = KEYS
-) -> Iterator[Measurements]:
-    """The table cut into the rows of each curve."""
-    columns = [table[name] for name in keys[table.kind]]
-    if table.kind != "memory":
-        columns.append(table.source)
-    labels = np.array(["\t".join(map(str, row)) for row in zip(*columns, strict=True)], object)
-    for label in sorted(set(labels)):
-        rows = np.flatnonzero(labels == label)
-        if len(rows) >= FEWEST_POINTS:
-            yield table.where(rows)
 
 
 def _name(kind: str, part: Measurements) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from seer.calibration import LawCurve, MemoryCurve, Spread
+from seer.calibration import AttentionCurve, LawCurve, Measurements, MemoryCurve, Spread
+from seer.fit.attention import fit_attention
+from seer.fit.names import stem_of
+from seer.fit.tables import parts
 
 LENT_SPREAD = 0.15
 """Standard deviation of log(time) that lending adds. The one kernel measured on five devices (bf16
@@ -40,6 +43,26 @@ def lend_memory(
         for curve in fresh:
             yield scaled(curve, ratio, name)
         known |= {(c.variant, c.train_pass) for c in fresh}
+
+
+def lend_attention(
+    boards: Sequence[Measurements],
+    form: str,
+    licence: Callable[[str], str],
+    date: str,
+    multiprocessors: int,
+) -> Iterator[AttentionCurve]:
+    """Attention of other boards of the same GPU (the same chip at another power limit), as it is
+    but less certain."""
+    for table in boards:
+        if table.kind == "attention":
+            for part in parts(table):
+                curve = fit_attention(part, form, licence, date, multiprocessors=multiprocessors)
+                whose = stem_of(table.file)
+                note = f"measured on {whose}, another board of this GPU"
+                info = replace(curve.info, notes=(*curve.info.notes, note))
+                spread = less_certain(curve.spread)
+                yield replace(curve, measured_on=whose, spread=spread, info=info)
 
 
 def lent_law(curve: LawCurve, measured_on: str) -> LawCurve:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from seer.calibration import GemmCurve, Lines, Measurements
 from seer.fit.gemm import fit_gemm
 from seer.fit.lend import less_certain
+from seer.fit.names import is_other_board
+from seer.fit.tables import KEYS, parts
 from seer.graph import Origin
 
 Floats = NDArray[np.float64]
@@ -23,7 +25,7 @@ SIXTEEN_BITS = ("bf16", "fp16", "fp32")
 
 def lend_gemms(
     own: Sequence[GemmCurve],
-    parts: Sequence[tuple[str, Measurements]],
+    theirs: Sequence[tuple[str, Measurements]],
     licence: Callable[[str], str],
     date: str,
     multiprocessors: int = 0,
@@ -36,10 +38,10 @@ def lend_gemms(
     Parameters
     ----------
     own : curves of the device
-    parts : (name of the relative, forward products of one data type and stack)
+    theirs : (name of the relative, forward products of one data type and stack)
     """
     known = {(c.dtype, c.stack): c for c in own}
-    plain = [(name, p) for name, p in parts if _is_plain(p) and _key(p)[0] not in SIXTEEN_BITS]
+    plain = [(name, p) for name, p in theirs if _is_plain(p) and _key(p)[0] not in SIXTEEN_BITS]
     shared = [(name, p) for name, p in plain if _key(p) in known]
     for name, part in plain:
         both = next((p for other, p in shared if other == name), None)
@@ -51,6 +53,29 @@ def lend_gemms(
         note = f"times of {name} x the ratio of {here.dtype} {here.stack} on the two devices"
         info = replace(curve.info, notes=(*curve.info.notes, note))
         yield replace(curve, info=info, measured_on=name, spread=less_certain(curve.spread))
+
+
+def sibling_of(
+    part: Measurements,
+    beside: Sequence[Measurements],
+    relatives: Sequence[Measurements],
+    device: str,
+) -> Measurements | None:
+    """The same product at twice as many shapes or more, None where nobody has it.
+
+    Of another stack on this device (`beside`), of the same stack on a like device, or of any stack
+    on another board of this GPU (`relatives`).
+    """
+
+    def able(other: Measurements) -> bool:
+        return bool(other.source[0] == part.source[0]) or is_other_board(other.file, device)
+
+    tables = [table for table in relatives if table.kind == "gemm"]
+    lent = [other for table in tables for other in parts(table) if able(other)]
+    key = [part[column][0] for column in KEYS["gemm"]]
+    same = [o for o in [*beside, *lent] if [o[column][0] for column in KEYS["gemm"]] == key]
+    largest = max(same, key=len, default=None)
+    return largest if largest is not None and len(largest) >= 2 * len(part) else None
 
 
 def _ratio(here: GemmCurve, there: Measurements, asked: Measurements) -> Floats:

@@ -18,6 +18,16 @@ def model_of(name: str) -> str:
     return found.group() if found else ""
 
 
+def is_other_board(file: str, device: str) -> bool:
+    """Whether a file is of the device's GPU on another board (SXM beside PCIe).
+
+    >>> [is_other_board(file, "a100-pcie") for file in ("a100_sxm_fwd.csv", "a100_pcie.csv")]
+    [True, False]
+    """
+    boards = {*_FORM.findall(stem_of(file)), *_FORM.findall(device.lower())}
+    return bool(model_of(file)) and model_of(file) == model_of(device) and len(boards) > 1
+
+
 def is_same_gpu(one: str, two: str) -> bool:
     """Whether two names begin with one GPU, be it beside a Grace processor or not.
 

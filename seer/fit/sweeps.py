@@ -80,7 +80,7 @@ def grouped(
                 whose = stem_of(table.file) if is_borrowed else ""
                 if not is_borrowed:
                     inside.add(key[1])
-                elif key[1] not in inside and not is_same_gpu(table.file, device):
+                elif not (key[1] in inside or fabric.standard or is_same_gpu(table.file, device)):
                     continue
                 groups.setdefault(key, []).append(replace(series, home=whose))
                 continue
