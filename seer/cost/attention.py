@@ -17,20 +17,12 @@ from seer.calibration import (
 )
 from seer.calibration.attention import AttentionShapes
 from seer.cluster import Cluster
+from seer.cost import kin
 from seer.cost.physics import assume
 from seer.cost.pricing import Rows, Sheet
 from seer.graph import DType, Origin, Pass, WorkTable
 
 Indexed = list[tuple[int, AttentionCurve]]
-
-_KIN = {
-    "fp16": ("bf16",),
-    "bf16": ("fp16",),
-    "none": ("bf16", "fp16"),
-    "fp8_block": ("fp8",),
-    "nvfp4": ("mxfp8", "fp8"),
-}
-"""Data types whose attention takes as long, or the nearest that any kernel has."""
 
 FAMILY = "flash"
 """The variant that means "the fused attention kernel of this machine", whichever was measured."""
@@ -115,7 +107,7 @@ def _family(curves: Indexed, variant: str, sheet: Sheet) -> Indexed:
 
 def _suited(curves: Indexed, dtype: str, asked: Asked, sheet: Sheet) -> Indexed:
     """Curves of the data type, then of its kin, else any; the nearest window first."""
-    order = (dtype, *_KIN.get(dtype, ()))
+    order = kin.alike(dtype, kin.ATTENTION)
     same = [(i, c) for i, c in curves if c.dtype in order]
     able = sorted(same, key=lambda pair: order.index(pair[1].dtype)) or curves
     plain = [(i, c) for i, c in able if not c.window]

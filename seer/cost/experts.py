@@ -7,17 +7,11 @@ from numpy.typing import NDArray
 
 from seer.calibration import Calibration, Estimate, LawCurve
 from seer.calibration.laws import product_s
+from seer.cost import kin
 from seer.cost.pricing import Rows, Sheet
 from seer.graph import DType, Origin, Pass, WorkTable
 
 Floats = NDArray[np.float64]
-
-_KIN = {
-    "fp16": ("bf16",),
-    "fp8_block": ("fp8",),
-    "mxfp8": ("fp8", "fp8_block"),
-    "nvfp4": ("fp8", "fp8_block"),
-}
 
 ROUTING = "balanced"
 """The routing of a work row: its tokens per expert already hold what imbalance there is."""
@@ -58,7 +52,7 @@ def _choice(curves: list[tuple[int, LawCurve]], dtype: str) -> tuple[int, LawCur
     Among those measured at half as many shapes as the widest, or more: a law of few says little
     about products larger than they are.
     """
-    for name in (dtype, *_KIN.get(dtype, ())):
+    for name in kin.alike(dtype, kin.EXPERTS):
         same = [(i, c) for i, c in curves if c.key["dtype"] == name]
         if same:
             widest = max(c.info.points for _, c in same)

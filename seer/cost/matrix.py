@@ -13,6 +13,7 @@ from seer.calibration import (
     GemmCurve,
 )
 from seer.cluster import Cluster
+from seer.cost import kin
 from seer.cost.experts import raise_to_experts
 from seer.cost.physics import assume, peak_flop_per_s, peak_of
 from seer.cost.pricing import Rows, Sheet
@@ -24,15 +25,6 @@ Indexed = list[tuple[int, GemmCurve]]
 _PLAIN = ("", "linear")
 _GROUPED = "grouped"
 _BATCHED = ("qk_bmm", "pv_bmm")
-
-_KIN = {
-    "fp16": ("bf16",),
-    "bf16": ("fp16",),
-    "fp8": ("fp8_block",),
-    "fp8_block": ("fp8",),
-    "mxfp8": ("fp8", "fp8_block"),
-}
-"""Data types whose products run at the same rate on the same tensor cores."""
 
 
 _ACCUMULATES = "/fp32_accumulate"
@@ -233,14 +225,14 @@ def _price_backward(
 
 def _alike(dtype: str) -> tuple[str, ...]:
     """The data type and its kin."""
-    return (dtype, *_KIN.get(dtype, ()))
+    return kin.alike(dtype, kin.SAME_RATE)
 
 
 def _widest(named: Indexed, dtype: str) -> tuple[int, GemmCurve] | None:
     """The forward curve of the most measurements: of the data type, of its kin, of any."""
     forward = [(i, c) for i, c in named if c.train_pass == "forward"]
-    kin = [(i, c) for i, c in forward if c.dtype in _alike(dtype)]
-    return max(kin or forward, key=lambda pair: pair[1].info.points, default=None)
+    like = [(i, c) for i, c in forward if c.dtype in _alike(dtype)]
+    return max(like or forward, key=lambda pair: pair[1].info.points, default=None)
 
 
 def _trust(curve: GemmCurve, dtype: str, sheet: Sheet) -> Origin:
@@ -248,7 +240,7 @@ def _trust(curve: GemmCurve, dtype: str, sheet: Sheet) -> Origin:
     if curve.dtype == dtype:
         return Origin.measured
     sheet.note(f"{dtype} GEMMs are priced with the {curve.dtype} curve ({curve.stack})")
-    return Origin.measured if curve.dtype in _KIN.get(dtype, ()) else Origin.derived
+    return Origin.measured if curve.dtype in _alike(dtype) else Origin.derived
 
 
 def _inside(curve: GemmCurve, work: WorkTable, rows: Rows) -> NDArray[np.bool_]:
