@@ -82,7 +82,7 @@ def read_published_runs(
     """
     text = decode(read_bytes(path, LIMIT_BYTES), str(path))
     reader = csv.DictReader(io.StringIO(text))
-    missing = [c for c in REQUIRED if c not in (reader.fieldnames or ())]
+    missing = [c for c in REQUIRED if c not in _header(reader, str(path))]
     if missing:
         raise UnreadableError(
             "this is not a table of published runs",
@@ -109,6 +109,14 @@ def read_published_runs(
         if reason:
             skipped.append(SkippedRun(row["id"], row["source_group"], reason))
     return runs, skipped
+
+
+def _header(reader: csv.DictReader[str], path: str) -> list[str]:
+    try:
+        return list(reader.fieldnames or ())
+    except csv.Error as fault:
+        where = f"{path}, line 1"
+        raise UnreadableError("this is not CSV", where=where, why=str(fault)) from None
 
 
 def _rows(reader: csv.DictReader[str], path: str) -> Iterator[dict[str, str]]:
