@@ -228,3 +228,15 @@ def test_every_published_run_of_grade_a_or_b_can_be_read(shared: Path) -> None:
     assert len(runs) == 703
     assert all(run.job.gpus == run.job.parallelism.gpus for run in runs)
     assert sum(run.job.model.experts > 0 for run in runs) == 110
+
+
+def test_a_column_that_a_row_needs_is_named_where_the_table_lacks_it(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    columns = [name for name in ROW if name != "model"]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerow(ROW)
+    runs, skipped = read_published_runs(path)
+    assert runs == []
+    assert "'model' is missing" in skipped[0].reason

@@ -104,6 +104,8 @@ def read_published_runs(
             if not reason:
                 runs.append(_run(row, stacks))
                 seen.add(row["id"])
+        except KeyError as error:
+            reason = f"the column {error} is missing"
         except (SeerError, ValueError) as error:
             reason = _told(error) if isinstance(error, SeerError) else str(error)
         if reason:
