@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import statistics
@@ -62,9 +63,9 @@ def read_step_time(text: str, where: str = "--from-run") -> StepTime:
             ) from None
         return StepTime(seconds, 0.0, 1, text)
     content = decode(read_bytes(path, LIMIT_BYTES), text)
-    times = [float(t) / 1e3 for t in MEGATRON.findall(content)]
-    times = times or [float(t) for t in MLPERF.findall(content)]
-    times = [t for t in times if t > 0]
+    times = [float(t) / 1e3 for t in MEGATRON.findall(content) if _is_number(t)]
+    times = times or [float(t) for t in MLPERF.findall(content) if _is_number(t)]
+    times = [t for t in times if 0 < t < math.inf]
     if not times:
         raise UnreadableError(
             "no step time is in this log",
