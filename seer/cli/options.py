@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from seer.spec import Job
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="No notices, warnings or progress on stderr.")
 ]

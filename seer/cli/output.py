@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from seer.errors import UsageError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -83,6 +85,12 @@ class Output:
         """A line that the next one replaces; only on a terminal."""
         if not self.quiet and sys.stderr.isatty():
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def one_result(json: bool, csv: bool) -> None:
+    """Refuse two forms of a result that both want standard output."""
+    if json and csv:
+        raise UsageError("--json and --csv both want standard output", hint="one of them")
 
 
 def print_json(value: Mapping[str, Any]) -> None:

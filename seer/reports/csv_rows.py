@@ -11,7 +11,7 @@ from typing import Any
 def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows with equal keys as CSV with a header; None becomes an empty field."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,15 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from seer.reports.csv_rows import csv_of
+
 
 def rows_csv(rows: Sequence[Any]) -> str:
     """Rows, which are dataclasses of one kind, as CSV with a header."""
-    text = io.StringIO()
-    table = [asdict(row) for row in rows]
-    writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    return text.getvalue()
+    return csv_of([asdict(row) for row in rows])
 
 
 def print_table(

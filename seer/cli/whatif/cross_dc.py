@@ -9,6 +9,7 @@ import typer
 from seer.cli.options import (
     CalibrationOption,
     ClusterOption,
+    CsvOption,
     DebugOption,
     GpusOption,
     JobArgument,
@@ -17,7 +18,7 @@ from seer.cli.options import (
     SetOption,
     job_of,
 )
-from seer.cli.output import Output, print_json
+from seer.cli.output import Output, one_result, print_json
 from seer.cli.whatif.lists import numbers_of, words_of
 from seer.errors import UsageError
 
@@ -40,7 +41,6 @@ WindowOption = Annotated[
     str, typer.Option("--window", help="Bytes of a ring's GPU on their way; 0 = no limit.")
 ]
 FibreOption = Annotated[str, typer.Option("--fibre", help="Delay of a kilometre.")]
-CsvOption = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")]
 
 
 def cross_dc(
@@ -77,8 +77,7 @@ def cross_dc(
     from seer.whatif.sites import DIMENSIONS
 
     output = Output(quiet)
-    if json and csv:
-        raise UsageError("--json and --csv both want standard output", hint="one of them")
+    one_result(json, csv)
     if zero_algorithm not in ("flat", "two-level"):
         what = f"'{zero_algorithm[:40]}' is not flat or two-level"
         raise UsageError(what, where="--zero-algorithm")

@@ -9,6 +9,7 @@ import typer
 from seer.cli.options import (
     CalibrationOption,
     ClusterOption,
+    CsvOption,
     DebugOption,
     GpusOption,
     JobArgument,
@@ -18,13 +19,12 @@ from seer.cli.options import (
     VerboseOption,
     job_of,
 )
-from seer.cli.output import Output, print_json
+from seer.cli.output import Output, one_result, print_json
 from seer.errors import UsageError
 
 DomainsOption = Annotated[
     str, typer.Option("--domains", metavar="SIZES", help="GPUs of a domain; the first is the base.")
 ]
-CsvOption = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")]
 
 
 def nvlink_domain(
@@ -51,8 +51,7 @@ def nvlink_domain(
     from seer.reports.csv_rows import csv_of
     from seer.whatif.nvlink_domain import compare_domains
 
-    if json and csv:
-        raise UsageError("--json and --csv both want standard output", hint="one of them")
+    one_result(json, csv)
     output = Output(quiet, verbose)
     sizes = _sizes(domains)
     resolved = job_of(job, {"gpus": gpus, "cluster": cluster, "calibration": calibration}, set_)

@@ -9,6 +9,7 @@ import typer
 from seer.cli.options import (
     CalibrationOption,
     ClusterOption,
+    CsvOption,
     DebugOption,
     GpusOption,
     JobArgument,
@@ -17,7 +18,7 @@ from seer.cli.options import (
     SetOption,
     job_of,
 )
-from seer.cli.output import Output, print_json
+from seer.cli.output import Output, one_result, print_json
 from seer.cli.whatif.lists import numbers_of
 from seer.errors import UsageError
 
@@ -36,7 +37,6 @@ BackgroundOption = Annotated[
     typer.Option("--background", min=0.0, max=1.0, help="What other GPUs send, next to these: 1."),
 ]
 MessageOption = Annotated[str, typer.Option("--message", help="Buffer of the all-to-all.")]
-CsvOption = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")]
 
 
 def oversubscription(
@@ -68,8 +68,7 @@ def oversubscription(
     from seer.whatif.oversubscription import oversubscription as compare
 
     output = Output(quiet)
-    if json and csv:
-        raise UsageError("--json and --csv both want standard output", hint="one of them")
+    one_result(json, csv)
     if pooling not in (None, "pooled", "pinned"):
         raise UsageError(f"'{pooling[:40]}' is not pooled or pinned", where="--pooling")
     flags = {"gpus": gpus, "cluster": cluster, "calibration": calibration}

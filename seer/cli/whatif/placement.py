@@ -9,6 +9,7 @@ import typer
 from seer.cli.options import (
     CalibrationOption,
     ClusterOption,
+    CsvOption,
     DebugOption,
     GpusOption,
     JobArgument,
@@ -17,8 +18,7 @@ from seer.cli.options import (
     SetOption,
     job_of,
 )
-from seer.cli.output import Output, print_json
-from seer.errors import UsageError
+from seer.cli.output import Output, one_result, print_json
 
 SliceOption = Annotated[
     int | None, typer.Option("--slice", min=1, help="Hosts of a rack that rack-aware jobs fill.")
@@ -27,7 +27,6 @@ FragmentOption = Annotated[
     int | None, typer.Option("--fragment", min=1, help="Free hosts of racks that are part full.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of the hosts drawn at random.")]
-CsvOption = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")]
 
 
 def placement(
@@ -56,8 +55,7 @@ def placement(
     from seer.whatif.placement import placements
 
     output = Output(quiet)
-    if json and csv:
-        raise UsageError("--json and --csv both want standard output", hint="one of them")
+    one_result(json, csv)
     flags = {"gpus": gpus, "cluster": cluster, "calibration": calibration}
     found = placements(
         job_of(job, flags, set_), slice_hosts=slice_, fragment_hosts=fragment, seed=seed

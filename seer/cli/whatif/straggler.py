@@ -9,6 +9,7 @@ import typer
 from seer.cli.options import (
     CalibrationOption,
     ClusterOption,
+    CsvOption,
     DebugOption,
     GpusOption,
     JobArgument,
@@ -17,8 +18,7 @@ from seer.cli.options import (
     SetOption,
     job_of,
 )
-from seer.cli.output import Output, print_json
-from seer.errors import UsageError
+from seer.cli.output import Output, one_result, print_json
 
 GpuOption = Annotated[
     list[float] | None,
@@ -36,7 +36,6 @@ StageOption = Annotated[
     list[int] | None,
     typer.Option("--stage", help="Pipeline stage of the slow rank; default: first, middle, last."),
 ]
-CsvOption = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")]
 
 USUAL = {"gpu": 1.2, "nic": 2.0, "link": 2.0}
 """Asked where nothing is: kernels a fifth longer, one of two ports or half of the lanes lost."""
@@ -68,8 +67,7 @@ def straggler(
     from seer.reports.csv_rows import csv_of
     from seer.whatif.straggler import Part, Straggler, straggle
 
-    if json and csv:
-        raise UsageError("--json and --csv both want standard output", hint="one of them")
+    one_result(json, csv)
     output = Output(quiet)
     resolved = job_of(job, {"gpus": gpus, "cluster": cluster, "calibration": calibration}, set_)
     asked = {"gpu": gpu, "nic": nic, "link": link}

@@ -19,7 +19,7 @@ from seer.cli.options import (
     SetOption,
     changes_of,
 )
-from seer.cli.output import Output, print_json
+from seer.cli.output import Output, one_result, print_json
 from seer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ def sweep(
     from seer.reports.sweep import check_parquet, write_parquet
 
     output = Output(quiet)
-    if json and csv:
-        raise UsageError("--json and --csv both want standard output", hint="one of them")
+    one_result(json, csv)
     if parquet:
         check_parquet()
     walked = _grid(grid, zip_, scenarios)

@@ -9,9 +9,7 @@ more, so that the two never are the same micro-batch's.
 
 from __future__ import annotations
 
-import numpy as np
-
-from seer.workload.schedules.flush import interleaved, one_f_one_b, with_warmup
+from seer.workload.schedules.flush import interleaved_warmups, with_warmup
 from seer.workload.schedules.order import (
     UNIT,
     Costs,
@@ -19,6 +17,7 @@ from seer.workload.schedules.order import (
     Pass,
     Schedule,
     Slot,
+    looped,
     order_of_passes,
     refuse,
     schedule_of,
@@ -33,18 +32,12 @@ def combined_1f1b(pp: int, vpp: int, micro_batches: int, costs: Costs = UNIT) ->
             "a stage would wait for the gradient of the forward that it runs beside",
             "parallelism.vpp above 1, or 1f1b",
         )
-    plain = interleaved(pp, vpp, micro_batches) if vpp > 1 else one_f_one_b(pp, vpp, micro_batches)
     total = vpp * micro_batches
-    warmups = (min(_warmup(order) + 1, total) for order in plain.orders)
+    plain = interleaved_warmups(pp, vpp, micro_batches) if vpp > 1 else [0]  # then pp is 1 too
+    warmups = (min(warmup + 1, total) for warmup in plain)
     return schedule_of(
-        (_in_pairs(with_warmup(pp, vpp, micro_batches, w), w) for w in warmups), plain.virtual_stage
+        (_in_pairs(with_warmup(pp, vpp, micro_batches, w), w) for w in warmups), looped(pp, vpp)
     )
-
-
-def _warmup(order: Order) -> int:
-    """Forwards before the first backward, but for the one that belongs to its pair."""
-    first = int(np.argmax(order.slot == Slot.backward))
-    return first if first == len(order) // 2 else first - 1
 
 
 def _in_pairs(order: Order, warmup: int) -> Order:

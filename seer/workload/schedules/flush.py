@@ -47,6 +47,17 @@ def interleaved(pp: int, vpp: int, micro_batches: int, costs: Costs = UNIT) -> S
 
     Raises InfeasibleError when they are not, as Megatron does.
     """
+    warmups = interleaved_warmups(pp, vpp, micro_batches)
+    return schedule_of(
+        (with_warmup(pp, vpp, micro_batches, warmup) for warmup in warmups), looped(pp, vpp)
+    )
+
+
+def interleaved_warmups(pp: int, vpp: int, micro_batches: int) -> list[int]:
+    """Forwards that each stage of interleaved 1F1B runs before its first pair.
+
+    Raises InfeasibleError when the micro-batches are not a multiple of pp.
+    """
     if micro_batches % pp:
         raise InfeasibleError(
             f"interleaved 1F1B cannot run {micro_batches} micro-batches on {pp} stages",
@@ -55,13 +66,10 @@ def interleaved(pp: int, vpp: int, micro_batches: int, costs: Costs = UNIT) -> S
             hint=f"a global batch that gives a multiple of {pp} micro-batches, or vpp=1",
         )
     total = vpp * micro_batches
-    warmups = (
+    return [
         total if micro_batches == pp else min((pp - stage - 1) * 2 + (vpp - 1) * pp, total)
         for stage in range(pp)
-    )
-    return schedule_of(
-        (with_warmup(pp, vpp, micro_batches, warmup) for warmup in warmups), looped(pp, vpp)
-    )
+    ]
 
 
 def with_warmup(pp: int, vpp: int, micro_batches: int, warmup: int) -> Order:
