@@ -307,6 +307,10 @@ class FrameworkSpec:
     bucket_parameters, bucket_parameters_per_dp : int
         Parameters per gradient bucket: the larger of the first and of dp times the second;
         0 = one bucket.
+    backward_prefetch : str
+        When FSDP issues the gather of the next block in backward: "pre" (before this block's
+        gradients, beside which it then runs) or "post" (behind their reduction, for which it then
+        waits: PyTorch's BackwardPrefetch).
     dispatchers : mapping of NVLink-domain size to dispatcher
         The entry of the largest size up to the domain of the cluster holds; none = "deepep".
     ep_overlap : str
@@ -338,6 +342,7 @@ class FrameworkSpec:
     tp_overlap: str = "none"
     dp_overlap: bool = False
     param_gather_overlap: bool = False
+    backward_prefetch: str = "pre"
     dispatchers: Mapping[str, str] = field(default_factory=dict)
     ep_overlap: str = "never"
     bucket_parameters: int = 0

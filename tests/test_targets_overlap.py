@@ -75,6 +75,15 @@ def test_gradients_are_reduced_while_the_next_layer_computes() -> None:
     assert found == forward + 2.0 + 8 * 5.0 + 3.0
 
 
+def test_gathers_issued_behind_a_reduction_hide_under_nothing_in_backward() -> None:
+    # PyTorch's BACKWARD_POST: one NCCL stream runs the reduction of layer i, which waits for its
+    # gradients, before the gather of layer i - 1; backward is l (gather + compute + reduction)
+    framework = {"backward_prefetch": "post"}
+    job = jobs.job(dp=4, zero=3, micro_batches=1, framework=framework)
+    seconds = {"fc1_dgrad": 5.0, "parameter_all__gather": 2.0, "gradient_reduce__scatter": 3.0}
+    assert step(job, **seconds) == 8 * 2.0 + 8 * (2.0 + 5.0 + 3.0)
+
+
 def test_reductions_longer_than_the_backward_of_a_layer_set_its_pace() -> None:
     job = jobs.job(dp=4, zero=2, micro_batches=1)
     found = step(job, fc1_dgrad=2.0, gradient_reduce__scatter=3.0)

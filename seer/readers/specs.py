@@ -116,6 +116,7 @@ _FRAMEWORK_CHOICES: dict[str, Any] = {
     "recompute": Recompute,
     "dispatchers": dict[Annotated[str, Field(pattern=r"^[0-9]{1,6}$")], Dispatcher],
     "ep_overlap": Literal["never", "between_nodes"],
+    "backward_prefetch": Literal["pre", "post"],
     "bucket_parameters": Annotated[int, Field(ge=0)],
     "optimizer_traffic_bytes": Annotated[float, Field(ge=0)],
     "step_overhead_s": Seconds,

@@ -137,7 +137,8 @@ class ChunkWriter:
         weights = slot == Slot.backward
         parts = [self._arrival(last), *self._backward_parts(kinds, first, last, weights)]
         freed = saved + working - (0.0 if weights else held)
-        return write_segment(name, self._rows, parts, working, freed)
+        prefetch = self._job.framework.backward_prefetch == "pre"
+        return write_segment(name, self._rows, parts, working, freed, prefetch)
 
     def layer(self, kind: LayerKind) -> Operators:
         """The operators of one kind of layer."""

@@ -87,9 +87,17 @@ def join_row(rows: Rows) -> int:
 
 
 def write_segment(
-    name: str, rows: Rows, parts: Sequence[Part], alloc_bytes: float, free_bytes: float
+    name: str,
+    rows: Rows,
+    parts: Sequence[Part],
+    alloc_bytes: float,
+    free_bytes: float,
+    prefetch: bool = True,
 ) -> Segment:
-    """Lay the parts one after another between two joins."""
+    """Lay the parts one after another between two joins.
+
+    `prefetch`: a gather is issued before the reduction of the part before it.
+    """
     parts = [p for p in parts if p.size and p.repeat]
     join = join_row(rows)
     sizes = [p.size * p.repeat for p in parts]
@@ -105,7 +113,7 @@ def write_segment(
             layer[span] = np.repeat(numbers, part.size)
     pairs = _edges(parts, starts)
     first, last = _layer_bounds(parts, starts)
-    order = _gathers_before_reduces(parts, starts)
+    order = _gathers_before_reduces(parts, starts) if prefetch else np.arange(size)
     place = np.empty(size, np.int32)
     place[order] = np.arange(size)
     work, stream, layer = work[order], stream[order], layer[order]
@@ -175,7 +183,7 @@ def _gathers_before_reduces(parts: Sequence[Part], starts: NDArray[np.int64]) ->
 
     A gather that stood behind the reduction of the program before it, in one stream, would wait for
     that program's compute. FSDP issues it before (`BackwardPrefetch.BACKWARD_PRE`; Zhao et al.
-    2023, section 3.3.2).
+    2023, section 3.3.2), unless told to wait (`BACKWARD_POST`).
     """
     key = np.arange(int(starts[-1]) + 1, dtype=np.float64)
     reduced = 0
