@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from seer.readers.published_machine import network_bytes_per_s
 from seer.readers.published_runs import read_published_runs
 from seer.reports.validation import to_csv, to_json, to_markdown
 from seer.validate import ScoredRun, score, spearman, validate
+from seer.validate.factors import combine
 
 ROW = {
     "id": "a", "source_group": "g", "grade": "A", "task": "pretrain", "model": "GPT 1.3B",
@@ -175,3 +177,11 @@ def test_published_dense_runs_are_scored_within_the_bars(shared: Path) -> None:
     for group in {r.run.group for r in rows}:
         mine = score(group, [r for r in rows if r.run.group == group])
         assert mine.n < 5 or abs(mine.bias) <= 0.20, mine
+
+
+def test_a_factor_of_three_runs_is_their_median_and_of_two_their_geometric_mean() -> None:
+    # one run that is wrong for another reason than its device's pace moves nothing
+    assert combine([1.05, 1.6, 1.1], "").value == pytest.approx(1.1)
+    assert combine([1.0, 1.21], "").value == pytest.approx(1.1)
+    assert combine([1.2], "").value == pytest.approx(1.2)
+    assert combine([1.0, math.e], "").spread == pytest.approx(math.sqrt(0.5))

@@ -55,11 +55,12 @@ def response(prepared: Prepared, knots: Sequence[float] = KNOTS) -> Response:
 
 
 def combine(factors: Sequence[float], source: str) -> Factor:
-    """One factor from those of single runs: geometric mean, with their spread.
+    """One factor from those of single runs: their median, with their spread.
 
-    From a single run the spread between runs cannot be known and is left to the spread between
-    clusters.
+    Of two it is the geometric mean. Of three, one run whose error is something else than the pace
+    of its device does not move it. From a single run the spread between runs cannot be known and
+    is left to the spread between clusters.
     """
     logs = np.log(np.asarray(factors, float))
     spread = float(logs.std(ddof=1)) if len(logs) > 1 else 0.0
-    return Factor(float(np.exp(logs.mean())), spread, source)
+    return Factor(float(np.exp(np.median(logs))), spread, source)
