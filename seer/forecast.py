@@ -42,6 +42,14 @@ central 90 %, that is 0.10 / 1.645. Every interval contains it, since no operato
 """
 
 
+RELEASE_SPREAD = {"dense": 0.030, "experts": 0.118}
+"""Standard deviation of log(time) between releases of one stack that run the same plan.
+
+Pooled over 36 dense and 36 expert plans that NVIDIA published for several releases, on the machine
+that each names (`calibration/releases.py`). A job does not say which kernels its release has.
+"""
+
+
 @dataclass(frozen=True)
 class Played:
     """A graph with its durations played.
@@ -328,7 +336,8 @@ def _interval(
 
     Errors of operators priced by one curve are taken as fully correlated (one machine, one
     software stack: they are off together), those of different curves as independent; the spread of
-    the factor over its runs and the spread between clusters of one GPU model are added.
+    the factor over its runs, the spread between clusters of one GPU model and that between
+    releases of its software are added.
     """
     plan, pricing = prepared.plan, prepared.pricing
     time_s = played.timeline.makespan_s
@@ -339,7 +348,8 @@ def _interval(
     absolute = np.where(known, seconds * np.nan_to_num(pricing.spread), 0.0)
     per_curve = np.bincount(pricing.curve[known] + 1, weights=absolute[known])
     matrix = float(seconds[np.isin(plan.work.kind, MATRIX)].sum())
-    parts = (*per_curve, factor.spread * matrix, CLUSTER_SPREAD * time_s)
+    release = RELEASE_SPREAD["experts" if prepared.job.model.experts else "dense"]
+    parts = (*per_curve, factor.spread * matrix, CLUSTER_SPREAD * time_s, release * time_s)
     relative = float(np.linalg.norm(parts)) / time_s
     width = float(np.exp(NORMAL_90 * relative))
     return time_s / width, time_s * width

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import astuple, replace
+from pathlib import Path
 
 import jobs
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 
 from seer.choose import choose_parallelism
 from seer.errors import InfeasibleError
-from seer.forecast import Forecast, forecast, model_flop
+from seer.forecast import RELEASE_SPREAD, Forecast, forecast, model_flop
 from seer.readers import read_job, read_model
 from seer.reports.forecast_json import to_json
 from seer.spec import ParallelismSpec
@@ -50,6 +52,28 @@ def test_the_json_object_keeps_its_contract(gpt3: Forecast) -> None:
     assert low < found["iteration_time_s"] < high
     assert found["tokens_per_s"] * found["iteration_time_s"] == pytest.approx(1536 * 2048)
     json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("job", "release"), [("llama3-8b-64xh100", 0.030), ("mixtral-8x7b-64xh100", 0.118)]
+)
+def test_an_interval_holds_what_no_operator_measurement_can_know(job: str, release: float) -> None:
+    # clusters 0.06, releases 0.030 or 0.118: 1.645 standard deviations of their root sum of squares
+    found = forecast(read_job(job))
+    assert found.interval_s is not None
+    low, high = found.interval_s
+    assert low * high == pytest.approx(found.iteration_time_s**2)
+    assert math.log(high / found.iteration_time_s) > 1.645 * math.hypot(0.06, release)
+
+
+def test_releases_of_one_plan_spread_as_the_published_runs_say(shared: Path) -> None:
+    script = Path(__file__).parents[1] / "calibration" / "releases.py"
+    runs = shared / "data" / "validation" / "published_runs.csv"
+    found = subprocess.run(
+        [sys.executable, str(script), str(runs)], capture_output=True, text=True, check=True
+    ).stdout
+    for line, spread in zip(found.splitlines(), RELEASE_SPREAD.values(), strict=True):
+        assert line.endswith(f"spread {spread:.3f}")
 
 
 def test_identical_input_gives_identical_bytes_in_another_process() -> None:
