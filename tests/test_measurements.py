@@ -175,3 +175,18 @@ def test_every_calibration_file_of_the_a100_is_read(shared: Path) -> None:
     assert sum(len(t) for t in tables) > 40_000
     assert all(np.isfinite(t.time_s).all() and (t.time_s > 0).all() for t in tables)
     assert {row.file.rsplit("/", 2)[-2] for row in skipped} <= {"fused_ops"}
+
+
+def test_waiting_for_other_ranks_is_no_part_of_dispatch_or_combine(tmp_path: Path) -> None:
+    # counts are exchanged before a dispatch, whatever multiprocessors the transfer gets: the least
+    # of a shape is its time. A combine exchanges none; its notify is a barrier.
+    text = (
+        "phase,n_nodes,ep_size,tokens_per_rank,hidden,topk,experts,comm_sms,transmit_us,notify_us,library,source\n"
+        "dispatch,8,64,4096,7168,8,256,8,600,10,lib,lab\n"
+        "dispatch,8,64,4096,7168,8,256,24,500,90,lib,lab\n"
+        "dispatch,8,64,1024,7168,8,256,24,150,30,lib,lab\n"
+        "combine,8,64,4096,7168,8,256,24,400,800,lib,lab\n"
+    )
+    (table,), _ = read_measurements(write(tmp_path, text))
+
+    assert table.time_s.tolist() == pytest.approx([610e-6, 510e-6, 180e-6, 400e-6])

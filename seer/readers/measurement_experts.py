@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seer.readers.measurement_parts import DTYPES, PASSES, Cells, Part, all_rows, part_of, text_of
 
@@ -49,12 +50,18 @@ def grouped_gemm(cells: Cells) -> Iterable[Part]:
 
 
 def dispatch_combine(cells: Cells) -> Iterable[Part]:
-    """Tokens to the ranks of their experts and back; the time includes the exchange of counts."""
-    notify = np.nan_to_num(cells.get("notify_us", np.zeros(len(cells["phase"]))))
+    """Tokens to the ranks of their experts and back.
+
+    A dispatch first exchanges counts (`notify`), by a kernel that does not know how many
+    multiprocessors the transfer gets: the least of a shape's rows is its time, what the others
+    take longer is waiting for other ranks. A combine reuses the counts, its `notify` is a barrier
+    (DeepEP, csrc/kernels/internode.cu, cached_notify): all of it is waiting, up to 8 ms over eight
+    nodes, for ranks that the dispatch before it left behind. A schedule knows where a rank waits.
+    """
     yield part_of(
         "dispatch",
         all_rows(cells),
-        {**cells, "time_us": cells["transmit_us"] + notify},
+        {**cells, "time_us": cells["transmit_us"] + _count_exchange_us(cells)},
         phase=cells["phase"],
         n_nodes=cells["n_nodes"],
         stack=cells["library"],
@@ -65,6 +72,20 @@ def dispatch_combine(cells: Cells) -> Iterable[Part]:
         sms=cells["comm_sms"],
         ranks=cells["ep_size"],
     )
+
+
+def _count_exchange_us(cells: Cells) -> NDArray[np.float64]:
+    """Microseconds of the exchange of counts before each transfer, without waiting. float64[N]."""
+    notify = cells.get("notify_us")
+    if notify is None:
+        return np.zeros(len(cells["phase"]))
+    shape = ("n_nodes", "ep_size", "tokens_per_rank", "hidden", "topk", "experts")
+    sizes = np.stack([np.asarray(cells[name], float) for name in shape], axis=1)
+    dispatch = np.array([phase == "dispatch" for phase in cells["phase"]], bool)
+    _, same = np.unique(sizes, axis=0, return_inverse=True)
+    least = np.full(same.max(initial=-1) + 1, np.inf)
+    np.minimum.at(least, same[dispatch], np.nan_to_num(notify)[dispatch])
+    return np.where(dispatch, least[same], 0.0)
 
 
 def published_dispatch(cells: Cells) -> Iterable[Part]:
