@@ -44,6 +44,9 @@ CACHE_BYTES = 50e6
 """Above this the generic curve may not beat the large-array stream peak: small kernels repeated on
 the same operands find them in the second-level cache, training does not."""
 
+BY_TRAFFIC = ("generic", "eager")
+"""Curves for operators of any kind: what counts is the traffic that the operator states."""
+
 GENERIC_VARIANTS = ("residual_add", "add", "stream_add", "stream_triad")
 """One-kernel streaming operators: what an operator that was never measured most resembles."""
 
@@ -61,7 +64,8 @@ def fit_memory(
     # the curve's convention is that of two-byte elements (`MemoryCurve.bytes_per_element`)
     known = {dtype.name: 2.0 / dtype.size_bytes for dtype in DType if dtype.size_bytes}
     two_byte = np.array([known.get(str(d), 1.0) for d in table["dtype"]])
-    own = 0.0 if variant == "generic" else float(np.median(size / elements * two_byte))
+    counted = (variant or str(table["variant"][0])) in BY_TRAFFIC
+    own = 0.0 if counted else float(np.median(size / elements * two_byte))
     names = ("rows", "cols", "hbm_bytes")
     blank = MemoryCurve(
         info=describe(table, form, licence, date, names),
