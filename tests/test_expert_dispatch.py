@@ -83,9 +83,36 @@ def test_limits_and_biases_of_experts_cost_the_traffic_of_their_operators() -> N
     hbm, _ = work_named(limited, "expert clamp forward")
     assert hbm.tolist() == [16.0 * rows * 512]  # two limits and a concatenation of both halves
     hbm, _ = work_named(limited, "expert bias forward")
-    assert hbm.tolist() == [28.0 * rows * 1024]  # product, sum, concatenation, conversion
+    assert hbm.tolist() == [12.0 * rows * 1024]  # product with probabilities, sum, concatenation
     assert work_named(plain, "expert clamp forward")[0].size == 0
     assert work_named(plain, "expert bias forward")[0].size == 0
+
+
+def test_fused_kernels_hand_over_probabilities_in_full_precision_and_biases_pay_for_it() -> None:
+    biased = job(8, "parallelism.dispatcher=deepep", expert_bias=True)
+    hbm, _ = work_named(biased, "expert bias forward")
+    # product, sum and concatenation in four bytes; the sum reads two, the cast writes two
+    assert hbm.tolist() == [28.0 * 1024 * 4 * 1024]
+
+
+def test_probabilities_that_weigh_the_activation_have_a_gradient_of_their_own() -> None:
+    hbm, _ = work_named(job(8), "expert probability gradient backward")
+    assert hbm.tolist() == [3 * 2.0 * 1024 * 4 * 512]  # both halves and the gradient are read
+    after = job(8, "framework.parameters.weighted_activation=0")
+    assert work_named(after, "expert probability gradient backward")[0].size == 0
+    weighed, _ = work_named(after, "unpermutation backward")
+    plain, _ = work_named(job(8), "unpermutation backward")
+    assert (weighed - plain).tolist() == [4 * 2.0 * 1024 * 1024]  # the copies are read again
+
+
+def test_permutation_of_separate_operators_moves_more_than_one_kernel_does() -> None:
+    eager = job(8, "framework.parameters.eager_permutation=1")
+    copies, token = 4, 2.0 * 1024 * 1024
+    hbm, _ = work_named(eager, "unpermutation forward")
+    # zeros, product, scattered sum: written; written and read; read, read and written
+    assert hbm.tolist() == [(5 * copies + 1) * token]
+    hbm, _ = work_named(job(8), "unpermutation forward")
+    assert hbm.tolist() == [(copies + 1) * token]
 
 
 def test_fused_experts_run_neither_activation_nor_limits_as_operators_in_quantised_types() -> None:

@@ -83,6 +83,44 @@ def test_an_eager_norm_is_another_variant_than_a_fused_one(tmp_path: Path) -> No
     assert table["variant"].tolist() == ["rms_norm_eager", "rms_norm"]
 
 
+FUSED = "op,impl,train_pass,x_name,x_value,config_json,time_us_p50,time_us_p20,time_us_p80,source\n"
+Fused = dict[tuple[str, str], tuple[float, float]]
+
+
+def fused(folder: Path, impl: str, *passes: tuple[str, float]) -> Fused:
+    """Microseconds and ideal traffic of Megatron's SwiGLU, 8 x 2 tokens by 64, by variant, pass."""
+    rows = [
+        f'megatron_swiglu,{impl},{name},ffn_local,64,"{{""S"": 8, ""B"": 2}}",{t},{t},{t},lab\n'
+        for name, t in passes
+    ]
+    tables, _ = read_measurements(write(folder, FUSED + "".join(rows)))
+    found: Fused = {}
+    for table in tables:
+        for variant, name, moved, time_s in zip(
+            table["variant"], table["train_pass"], table["hbm_bytes"], table.time_s, strict=True
+        ):
+            found[variant, name] = (float(time_s) * 1e6, float(moved))
+    return found
+
+
+def test_a_backward_benchmark_that_runs_the_forward_again_is_taken_without_it(
+    tmp_path: Path,
+) -> None:
+    again = fused(tmp_path, "megatron", ("fwd", 30.0), ("bwd", 100.0), ("fwd+bwd", 101.0))
+    assert again["swiglu", "backward"][0] == pytest.approx(70.0)
+    alone = fused(tmp_path, "megatron", ("fwd", 30.0), ("bwd", 70.0), ("fwd+bwd", 101.0))
+    assert alone["swiglu", "backward"][0] == pytest.approx(70.0)
+    assert again["swiglu", "forward"][0] == pytest.approx(30.0)
+
+
+def test_a_chain_of_pytorch_kernels_also_tells_what_such_chains_reach(tmp_path: Path) -> None:
+    found = fused(tmp_path, "torch", ("fwd", 30.0), ("bwd", 70.0), ("fwd+bwd", 100.0))
+    half = 2 * 16 * 64  # bytes of a half
+    # silu reads and writes a half, the product reads two and writes one
+    assert found["eager", "forward"] == (pytest.approx(30.0), 5 * half)
+    assert found["eager", "backward"] == (pytest.approx(70.0), 12 * half)
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [

@@ -225,7 +225,8 @@ def _backward_alone(cells: Cells) -> NDArray[np.float64]:
     times = np.array(cells["time_us_p50"], np.float64)
     kernels: dict[tuple[str, str], dict[tuple[str, str, str], dict[str, int]]] = {}
     for i in range(len(times)):
-        shape = tuple(str(cells[c][i]) for c in ("x_name", "x_value", "config_json"))
+        name, value, config = (str(cells[c][i]) for c in ("x_name", "x_value", "config_json"))
+        shape = (name, value, config)
         passes = kernels.setdefault((cells["op"][i], cells["impl"][i]), {}).setdefault(shape, {})
         passes[cells["train_pass"][i]] = i
     for shapes in kernels.values():

@@ -18,6 +18,7 @@ from seer.readers.files import PathLike, decode, read_bytes, read_structured
 from seer.readers.job import read_job
 from seer.readers.published_machine import cluster_of
 from seer.readers.published_model import model_of
+from seer.readers.published_recipes import recipe_edits
 from seer.readers.published_words import (
     count_of,
     number_of,
@@ -151,7 +152,7 @@ def _run(row: Mapping[str, str], stacks: Mapping[str, str]) -> PublishedRun:
         "training": training_of(row, notes),
         "parallelism": parallelism_of(row, layers, notes),
     }
-    job = read_job(spec, overlap_edits(row))
+    job = read_job(spec, [*recipe_edits(row, notes), *overlap_edits(row)])
     if row.get("assumptions"):
         notes.append(f"the table assumes: {row['assumptions']}")
     return PublishedRun(

@@ -23,6 +23,7 @@ FOLDERS = {
     "fabrics": "templates/topologies",
     "racks": "templates/racks",
     "traces": "templates/traces",
+    "recipes": "templates/recipes",
 }
 _SINGULAR = {kind.removesuffix("s"): kind for kind in FOLDERS}
 _SUFFIXES = (".json", ".json.gz", ".yaml", ".yml")

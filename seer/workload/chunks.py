@@ -65,6 +65,8 @@ def template_values(job: Job) -> dict[str, float]:
             "cp_all_gather": float(parallelism.cp_comm == "all_gather"),
             "cp_all_to_all": float(parallelism.cp_comm == "a2a"),
             "sequence_parallel": float(parallelism.sequence_parallel),
+            "weighted_activation": 0.0,
+            "eager_permutation": 0.0,
         }
         | dict(job.framework.parameters)
         | {"fused_experts": fused_experts(job)}

@@ -1,0 +1,92 @@
+"""What the recipe behind a published run sets where its table of results says nothing.
+
+A vendor prints parallel sizes and a time; which kernels ran, what was recomputed and how tokens
+reached their experts stands in the launch scripts beside the table. Those facts are data, with the
+file each was read in (`templates/recipes/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from seer.readers import shipped
+from seer.readers.files import read_structured
+
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Edits of the jobs of some published runs.
+
+    Attributes
+    ----------
+    software : tuple of str
+        Beginnings of the software text.
+    models, gpus, precisions : tuple of str
+        Names in the columns `model`, `gpu_class` and `precision_class`; none named means all.
+    edits : tuple of str
+        `path=value`, as `--set` takes them.
+    note, source : str
+        What they say, in words; where it was read.
+    """
+
+    software: tuple[str, ...]
+    models: tuple[str, ...]
+    gpus: tuple[str, ...]
+    precisions: tuple[str, ...]
+    edits: tuple[str, ...]
+    note: str
+    source: str
+
+    def holds(self, row: Row) -> bool:
+        """Whether this is the recipe of a row."""
+        named = {
+            "model": self.models,
+            "gpu_class": self.gpus,
+            "precision_class": self.precisions,
+        }
+        return row.get("software", "").startswith(self.software) and all(
+            not names or row.get(column, "") in names for column, names in named.items()
+        )
+
+
+def recipe_edits(row: Row, notes: list[str]) -> list[str]:
+    """Edits for the job of a row; what the row states itself is never changed."""
+    edits: list[str] = []
+    for recipe in recipes():
+        if recipe.holds(row):
+            given = row.get("recompute_class", "")
+            silent = [e for e in recipe.edits if not (given and e.startswith("training.recompute"))]
+            if silent:
+                edits += silent
+                notes.append(f"by the published recipe: {recipe.note}")
+    return edits
+
+
+def recipes() -> tuple[Recipe, ...]:
+    """All shipped recipes in the order of their files."""
+    return tuple(recipe for name in shipped.names("recipes") for recipe in _read(name))
+
+
+def _read(name: str) -> Iterator[Recipe]:
+    yield from _of_file(shipped.find("recipes", name))
+
+
+@lru_cache(maxsize=8)
+def _of_file(path: Path) -> tuple[Recipe, ...]:
+    return tuple(
+        Recipe(
+            software=tuple(entry["software"]),
+            models=tuple(entry.get("models", ())),
+            gpus=tuple(entry.get("gpus", ())),
+            precisions=tuple(entry.get("precisions", ())),
+            edits=tuple(entry["edits"]),
+            note=entry["note"],
+            source=entry["source"],
+        )
+        for entry in read_structured(path)["recipes"]
+    )
