@@ -56,7 +56,7 @@ def sweep(
     """
     for cache in (True, False):
         try:
-            follow, run = _compiled(cache)
+            follow, run, _ = _compiled(cache)
             follower_ptr, follower, unmet = follow(
                 len(duration), successor_ptr, successor, stream_ptr, stream_operator
             )
@@ -66,6 +66,23 @@ def sweep(
         except _CACHE_ERRORS:
             continue
         return start, waited_for, unmet
+    return None
+
+
+def sweep_in_order(
+    duration: NDArray[np.float64],
+    stream: NDArray[np.int8],
+    before: NDArray[np.int32],
+    after: NDArray[np.int32],
+) -> float | None:
+    """When the last operator of `seer.play.length_in_order` ends; None without numba."""
+    for cache in (True, False):
+        try:
+            return float(_compiled(cache)[2](duration, stream, before, after))
+        except ImportError:
+            return None
+        except _CACHE_ERRORS:
+            continue
     return None
 
 
@@ -115,10 +132,11 @@ def _linked(
 
 
 @functools.cache
-def _compiled(cache: bool) -> tuple[Kernel, Kernel]:
+def _compiled(cache: bool) -> tuple[Kernel, Kernel, Kernel]:
     import numba  # 0.7 s: only large graphs pay it
 
-    return numba.njit(cache=cache)(_follow), numba.njit(cache=cache)(_run)
+    follow, run, in_order = (numba.njit(cache=cache)(f) for f in (_follow, _run, _run_in_order))
+    return follow, run, in_order
 
 
 def _follow(n, successor_ptr, successor, stream_ptr, stream_operator):  # type: ignore[no-untyped-def]
@@ -179,3 +197,19 @@ def _run(duration, follower_ptr, follower, unmet):  # type: ignore[no-untyped-de
         if waited_for[i] == n:
             waited_for[i] = -1
     return start, waited_for
+
+
+def _run_in_order(duration, stream, before, after):  # type: ignore[no-untyped-def]
+    """Sweep operators that stand behind all that they wait for; edges by `before`."""
+    n = len(duration)
+    ready = np.zeros(n, np.float64)
+    free = np.zeros(256, np.float64)
+    last, e = 0.0, 0
+    for i in range(n):
+        end = max(ready[i], free[stream[i]]) + duration[i]
+        free[stream[i]] = end
+        last = max(last, end)
+        while e < len(before) and before[e] == i:
+            ready[after[e]] = max(ready[after[e]], end)
+            e += 1
+    return last

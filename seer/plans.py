@@ -18,14 +18,16 @@ from seer import cost
 from seer.calibration import Calibration
 from seer.errors import InfeasibleError
 from seer.forecast import Factor, declared_factor
-from seer.graph import MATRIX, WorkTable
+from seer.graph import COMMUNICATION, MATRIX, WorkTable
 from seer.graph.template import LayerTemplate
 from seer.memo import Memo
-from seer.play import play
+from seer.play import length_in_order, play
 from seer.readers import read_calibration, read_layer_template
 from seer.spec import Job
 from seer.timeline import Breakdown, RankAnalysis, breakdown_of, busiest_rank
+from seer.timeline.rank_view import COMPUTING, of_kinds
 from seer.workload import Parts, Plan, RowKey, Segment, fold, heaviest_bytes, lay_out
+from seer.workload.groups import COMPUTE
 
 MOST_PRICES = 100_000
 """Remembered rows of work: about one kilobyte each."""
@@ -206,18 +208,31 @@ def _play_segments(
     plan: Plan, time_s: NDArray[np.float64], machine: Hashable, reuse: Reuse
 ) -> dict[int, RankAnalysis]:
     """The play of each segment, by its row of work; of an analysis only the breakdown."""
-
-    def played(segment: Segment) -> RankAnalysis:
-        graph = segment.graph(plan.work)
-        timeline = play(graph, time_s[graph.work_id])
-        return RankAnalysis(0, timeline.makespan_s, breakdown_of(graph, timeline, 0))
-
     if plan.placed is not None:  # segments of one key differ by where their groups lie
-        return {row: played(segment) for row, segment in plan.played_segments}
+        return {row: _played(segment, plan.work, time_s) for row, segment in plan.played_segments}
     found = {}
     for key, (row, segment) in zip(plan.segment_key, plan.played_segments, strict=True):
-        found[row] = reuse.segments.get((machine, key), partial(played, segment))
+        play_it = partial(_played, segment, plan.work, time_s)
+        found[row] = reuse.segments.get((machine, key), play_it)
     return found
+
+
+def _played(segment: Segment, work: WorkTable, time_s: NDArray[np.float64]) -> RankAnalysis:
+    """The play of a segment alone.
+
+    Each of its operators starts when another ends, so at no time does none run. Where one stream
+    computes and all others communicate, what is not computation is therefore exposed.
+    """
+    kind, duration_s = work.kind[segment.work_id], time_s[segment.work_id]
+    computes, communicates = of_kinds(kind, COMPUTING), of_kinds(kind, COMMUNICATION)
+    plain = np.array_equal(computes, segment.stream == COMPUTE)
+    if not (plain and (computes | communicates).all() and np.isfinite(duration_s).all()):
+        graph = segment.graph(work)
+        timeline = play(graph, duration_s)
+        return RankAnalysis(0, timeline.makespan_s, breakdown_of(graph, timeline, 0))
+    length = length_in_order(duration_s, segment.stream, segment.before, segment.after)
+    compute = min(float(duration_s[computes].sum()), length)
+    return RankAnalysis(0, length, Breakdown(compute, length - compute))
 
 
 def pareto(costs: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -96,14 +96,20 @@ class ModelSpec:
 
     @cached_property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
-        """What every layer is, in order."""
-        return tuple(self.layer_kind(i) for i in range(self.layers))
+        """What every layer is, in order; equal kinds are one object."""
+        one: dict[LayerKind, LayerKind] = {}
+        kinds = (self.layer_kind(i) for i in range(self.layers))
+        return tuple(one.setdefault(kind, kind) for kind in kinds)
+
+    @cached_property
+    def distinct_kinds(self) -> tuple[LayerKind, ...]:
+        """What layers are there, each once, in order."""
+        return tuple(dict.fromkeys(self.layer_kinds))
 
     @cached_property
     def layer_codes(self) -> bytes:
-        """One byte for each layer, the same for equal kinds: a short key for a run of layers."""
-        kinds = list(dict.fromkeys(self.layer_kinds))
-        return bytes(kinds.index(kind) for kind in self.layer_kinds)
+        """One byte for each layer, its place in `distinct_kinds`: a short key for a run of them."""
+        return bytes(map(self.distinct_kinds.index, self.layer_kinds))
 
     @property
     def attention_parameters(self) -> int:

@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seer import _kernels
 from seer.forecast import forecast
-from seer.plans import Reuse, evaluate, pareto
-from seer.readers import read_calibration, read_job
+from seer.plans import Reuse, _played, evaluate, pareto
+from seer.play import length_in_order, play
+from seer.readers import read_calibration, read_job, read_layer_template
 from seer.spec import Job
+from seer.timeline import breakdown_of
+from seer.workload import lay_out
 
 FUSED = jobs.FRAMEWORK.parameters | {"fused_attention": 1.0}
 JOB = "llama3-8b-64xh100"
@@ -106,6 +110,24 @@ def test_what_earlier_plans_lend_changes_no_answer(many):
         assert all(abs(a - b) <= 1e-12 * found.iteration_time_s for a, b in parts)
         assert plan.memory.peak_bytes_per_rank == found.peak_bytes.max()
         assert plan.memory.parts == found.memory_parts
+
+
+@settings(max_examples=30, deadline=None)
+@given(variants(), st.integers(0, 9), st.booleans())
+def test_a_segment_alone_ends_when_its_graph_does_and_nothing_idles_in_it(job, seed, compiled):
+    plan = lay_out(job, read_layer_template(job.layer_template))
+    drawn = np.random.default_rng(seed).random(len(plan.work))
+    duration = np.where(plan.work.measured_s == 0.0, 0.0, drawn)  # joins take no time
+    for segment in plan.segments:
+        graph, own = segment.graph(plan.work), duration[segment.work_id]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_kernels, "worth_it", lambda size: compiled)
+            length = length_in_order(own, segment.stream, segment.before, segment.after)
+            alone = _played(segment, plan.work, duration)
+        whole = play(graph, own, engine="python")
+        assert length == alone.iteration_s == whole.makespan_s
+        parts = zip(astuple(alone.breakdown), astuple(breakdown_of(graph, whole, 0)), strict=True)
+        assert all(a == pytest.approx(b, rel=1e-12, abs=1e-12 * length) for a, b in parts)
 
 
 def test_another_calibration_prices_again_and_writes_nothing_again():

@@ -40,6 +40,15 @@ def test_no_trees_say_zero() -> None:
     assert Trees.none().at(np.ones((3, 2))).tolist() == [0.0, 0.0, 0.0]
 
 
+@given(st.integers(1, 9), st.integers(2, 400))
+def test_a_query_has_the_same_bits_alone_and_among_others(trees: int, queries: int) -> None:
+    draw = np.random.default_rng(trees * queries)
+    some = Trees(draw.integers(0, 3, (trees, 4)), draw.random((trees, 4)), draw.random((trees, 16)))
+    asked = draw.random((queries * 100, 3))
+    alone = [float(some.at(asked[[i]])[0]) for i in range(3)]
+    assert some.at(asked)[:3].tolist() == some.at(asked[:7])[:3].tolist() == alone
+
+
 def test_a_step_is_found_where_it_is_and_nothing_elsewhere() -> None:
     x = np.linspace(0.0, 1.0, 400)
     where = np.stack([x, np.sin(40 * x)], axis=1)

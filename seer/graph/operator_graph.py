@@ -138,12 +138,12 @@ class GraphBuilder:
     def build(self, ranks: int) -> OperatorGraph:
         """Join the blocks. `ranks` is the number of ranks that the graph stands for."""
         work_id, rank, layer, micro_batch, multiplicity = (
-            np.concatenate([np.zeros(0, np.int32), *column]) for column in self._integers
+            _joined(column, np.int32) for column in self._integers
         )
-        alloc, free = (np.concatenate([np.zeros(0), *column]) for column in self._bytes)
-        before, after = _joined(self._edges)
+        alloc, free = (_joined(column, np.float64) for column in self._bytes)
+        before, after = _joined_pairs(self._edges)
         successor_ptr, successor = _csr(before, after, self._count)
-        stream_of, operator = _joined(self._issues)
+        stream_of, operator = _joined_pairs(self._issues)
         stream_ptr, stream_operator = _csr(stream_of, operator, len(self._stream_ids))
         return OperatorGraph(
             work=self._work,
@@ -171,12 +171,18 @@ def _column(value: Any, size: int, dtype: type[np.generic]) -> NDArray[Any]:
     return np.full(size, value, dtype)
 
 
-def _joined(
+def _joined(blocks: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    """One column of all blocks; a single block as it is."""
+    if len(blocks) == 1:
+        return blocks[0]
+    return np.concatenate([np.zeros(0, dtype), *blocks])
+
+
+def _joined_pairs(
     pairs: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    if not pairs:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    return np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
+    first, second = zip(*pairs, strict=True) if pairs else ((), ())
+    return _joined(list(first), np.int64), _joined(list(second), np.int64)
 
 
 def _csr(
@@ -185,5 +191,5 @@ def _csr(
     """Group `value` by `row`, keeping the order within a row."""
     ptr = np.zeros(rows + 1, np.int64)
     np.cumsum(np.bincount(row, minlength=rows), out=ptr[1:])
-    order = np.argsort(row, kind="stable")
+    order = np.argsort(row, kind="stable")  # of a few runs that are in order: fast
     return ptr, value[order].astype(np.int32)

@@ -196,11 +196,11 @@ def _segments(
 def _uncovered_share(start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
     """The share of each span that no span before it (by start) covers."""
     order = np.argsort(start, kind="stable")
-    reach = np.concatenate([[0.0], np.maximum.accumulate(end[order])])[:-1]
-    own = np.maximum(end[order] - np.maximum(start[order], reach), 0.0)
-    length = (end - start)[order]
+    start, end = start[order], end[order]
+    own = end - start
+    own[1:] = np.maximum(end[1:] - np.maximum(start[1:], np.maximum.accumulate(end)[:-1]), 0.0)
     share = np.empty(len(order))
-    share[order] = np.divide(own, length, out=np.ones_like(own), where=length > 0)
+    share[order] = np.divide(own, end - start, out=np.ones_like(own), where=end > start)
     return share
 
 
@@ -216,7 +216,7 @@ def _breakdown(
     why = why_idle(graph, timeline, view, idle)
     unexplained = idle.select(why == Wait.other)
     bubble = idle.select(why == Wait.transfer).length
-    if np.any(graph.work.kind[graph.work_id] == OperatorKind.send_recv):
+    if _has_transfers(graph):
         bubble += timeline.makespan_s - float(view.end_s.max())
     counted = Breakdown(
         compute_s=computing.length - segment.length,
@@ -228,6 +228,11 @@ def _breakdown(
     for part in parts:
         counted = counted.plus(part.analysis.breakdown, part.share)
     return _completed(counted, timeline.makespan_s)
+
+
+def _has_transfers(graph: OperatorGraph) -> bool:
+    of_work = graph.work.kind == OperatorKind.send_recv
+    return bool(of_work.any() and of_work[graph.work_id].any())
 
 
 def _completed(counted: Breakdown, iteration_s: float) -> Breakdown:

@@ -23,18 +23,20 @@ class Intervals:
     @property
     def length(self) -> float:
         """Their total length. Seconds."""
-        return float(np.sum(self.end - self.start))
+        return float((self.end - self.start).sum())
 
     def union(self, other: Intervals) -> Intervals:
         """The instants in either."""
+        if not len(self) or not len(other):
+            return self if len(self) else other
         return covering(
             np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end])
         )
 
     def gaps(self, low: float, high: float) -> Intervals:
         """The instants of [low, high) in none of them."""
-        start = np.concatenate([[low], np.clip(self.end, low, high)])
-        end = np.concatenate([np.clip(self.start, low, high), [high]])
+        start = np.concatenate([[low], np.minimum(np.maximum(self.end, low), high)])
+        end = np.concatenate([np.minimum(np.maximum(self.start, low), high), [high]])
         open_ = end > start
         return Intervals(start[open_], end[open_])
 
@@ -50,10 +52,14 @@ def covering(start: Seconds, end: Seconds) -> Intervals:
     Intervals(start=array([0., 4.]), end=array([3., 5.]))
     """
     real = end > start
-    order = np.argsort(start[real], kind="stable")
-    start, reach = start[real][order], np.maximum.accumulate(end[real][order])
+    if not real.all():
+        start, end = start[real], end[real]
     if not len(start):
-        return Intervals(start, reach)
-    opens = np.concatenate([[True], start[1:] > reach[:-1]])
-    closes = np.concatenate([opens[1:], [True]])
-    return Intervals(start[opens], reach[closes])
+        return Intervals(start, end)
+    if np.any(start[1:] < start[:-1]):
+        order = np.argsort(start)  # equal starts in any order, for what they cover is the same
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    edges = np.ones(len(start) + 1, np.bool_)  # before each span, and behind the last
+    np.greater(start[1:], reach[:-1], out=edges[1:-1])
+    return Intervals(start[edges[:-1]], reach[edges[1:]])

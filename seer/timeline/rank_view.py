@@ -12,9 +12,9 @@ from seer.graph import COMMUNICATION, COMPUTE, OperatorGraph, OperatorKind
 from seer.timeline.intervals import Intervals, covering
 from seer.timeline.timeline import Timeline
 
-# An operator of kind `fixed` is work of known length and unknown kind: it computes, so that it
-# hides communication like every other kernel.
-_COMPUTING = COMPUTE | {OperatorKind.fixed}
+COMPUTING = COMPUTE | {OperatorKind.fixed}
+"""An operator of kind `fixed` is work of known length and unknown kind: it computes, so that it
+hides communication like every other kernel."""
 
 
 def of_kinds(kind: NDArray[np.int8], kinds: frozenset[OperatorKind]) -> NDArray[np.bool_]:
@@ -74,7 +74,7 @@ class RankView:
     @cached_property
     def is_compute(self) -> NDArray[np.bool_]:
         """bool[K]: kernels that compute, the optimizer's apart."""
-        return of_kinds(self.kind, _COMPUTING)
+        return of_kinds(self.kind, COMPUTING)
 
     @cached_property
     def is_optimizer(self) -> NDArray[np.bool_]:
@@ -93,4 +93,6 @@ class RankView:
 
     def when(self, chosen: NDArray[np.bool_]) -> Intervals:
         """The instants at which one of the chosen operators runs."""
+        if chosen.all():
+            return covering(self.start_s, self.end_s)
         return covering(self.start_s[chosen], self.end_s[chosen])

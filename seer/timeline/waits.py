@@ -58,12 +58,17 @@ def why_idle(
 def _next_operator(view: RankView, at_s: NDArray[np.float64]) -> NDArray[np.int64]:
     """The operator the rank next computes (else communicates) at or after each time; -1: none."""
     found = _first_from(view, view.is_compute | view.is_optimizer | view.is_segment, at_s)
-    return np.where(found >= 0, found, _first_from(view, view.is_communication, at_s))
+    none = found < 0
+    if none.any():
+        found[none] = _first_from(view, view.is_communication, at_s[none])
+    return found
 
 
 def _first_from(
     view: RankView, chosen: NDArray[np.bool_], at_s: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    order = np.argsort(view.start_s[chosen], kind="stable")
-    operator = np.append(view.operator[chosen][order].astype(np.int64), -1)
-    return operator[np.searchsorted(view.start_s[chosen][order], at_s, side="left")]
+    start, operator = view.start_s[chosen], view.operator[chosen]
+    if np.any(start[1:] < start[:-1]):
+        order = np.argsort(start, kind="stable")
+        start, operator = start[order], operator[order]
+    return np.append(operator.astype(np.int64), -1)[np.searchsorted(start, at_s, side="left")]

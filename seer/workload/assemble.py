@@ -7,6 +7,7 @@ collapsed; the unfolded one has nothing collapsed and everything replicated.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seer.errors import InfeasibleError
 from seer.graph import OperatorGraph
@@ -88,43 +89,48 @@ def _write_logical(plan: Plan, slots: Slots) -> Logical:
 
 def _add_slots(plan: Plan, slots: Slots, logical: Logical) -> None:
     """Operators of all slots, segment by segment, written into place."""
-    count = slots.operators
-    work, stream = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    layer = np.full(count, -1)
-    alloc, free = np.zeros(count), np.zeros(count)
-    of_segment = np.array([[s.alloc_bytes, s.free_bytes] for s in plan.segments])[slots.segment]
-    alloc[slots.enter], free[slots.exit] = of_segment[:, 0], of_segment[:, 1]
-    folded = slots.collapsed
-    work[slots.enter[folded]] = plan.segment_row[slots.segment[folded]]
-    expanded = np.flatnonzero(~folded)
+    count, length = slots.operators, slots.exit - slots.enter + 1
+    work, stream = np.empty(count, np.int32), np.zeros(count, np.int8)
+    layer, alloc, free = np.full(count, -1, np.int32), np.zeros(count), np.zeros(count)
+    alloc[slots.enter] = np.array([s.alloc_bytes for s in plan.segments])[slots.segment]
+    free[slots.exit] = np.array([s.free_bytes for s in plan.segments])[slots.segment]
+    work[slots.enter] = plan.segment_row[slots.segment]
+    expanded = np.flatnonzero(~slots.collapsed)
     per_chunk = _first_layers(plan)
     for number in np.unique(slots.segment[expanded]).tolist():
         segment, here = plan.segments[number], expanded[slots.segment[expanded] == number]
-        starts = slots.enter[here]
-        at = starts[:, None] + np.arange(len(segment))
+        starts = slots.enter[here][:, None]
+        at = starts + np.arange(len(segment))
         work[at] = segment.work_id
         stream[at] = segment.stream
         first = per_chunk[slots.passes.virtual_stage[here]][:, None]
         layer[at] = np.where(segment.layer >= 0, segment.layer + first, -1)
-        logical.connect(
-            (starts[:, None] + segment.before).ravel(), (starts[:, None] + segment.after).ravel()
-        )
-    length = slots.exit - slots.enter + 1
+        logical.connect((starts + segment.before).ravel(), (starts + segment.after).ravel())
     stage = np.repeat(slots.stage, length)
+    groups = [logical.group("rank" if name == "compute" else name) for name in STREAMS]
     logical.add(
         work,
         stage,
-        np.array([logical.group("rank" if n == "compute" else n) for n in STREAMS])[stream],
+        np.array(groups)[stream],
         layer,
         np.repeat(slots.passes.micro_batch, length),
+        alloc_bytes=alloc,
+        free_bytes=free,
     )
-    logical.alloc_bytes[-1], logical.free_bytes[-1] = alloc, free
-    queue = stage * len(STREAMS) + stream
-    order = np.argsort(queue, kind="stable")
-    ends = np.flatnonzero(np.diff(queue[order], append=-1)) + 1
-    for mine in np.split(order, ends[:-1]):
-        number, name = divmod(int(queue[mine[0]]), len(STREAMS))
-        logical.issue(number, STREAMS[name], mine)
+    _issue_slots(stage, stream, logical)
+
+
+def _issue_slots(stage: IntArray, stream: NDArray[np.int8], logical: Logical) -> None:
+    """Issue the operators of all slots, stage by stage, in order."""
+    stages = np.arange(int(stage[-1]) + 2)
+    queues = []
+    for number, name in enumerate(STREAMS):
+        mine = np.flatnonzero(stream == number)
+        queues.append((name, mine, np.searchsorted(stage[mine], stages).tolist()))
+    for at in stages[:-1].tolist():
+        for name, mine, bounds in queues:
+            if bounds[at] < bounds[at + 1]:
+                logical.issue(at, name, mine[bounds[at] : bounds[at + 1]])
 
 
 def _first_layers(plan: Plan) -> IntArray:

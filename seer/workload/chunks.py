@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -119,7 +119,8 @@ class ChunkWriter:
         self._again = modules if self._recompute == "selective" else ()
         self._layers: dict[LayerKind, Operators] = {}
         self._sections: dict[str, Operators] = {}
-        self._programs: dict[tuple[str, LayerKind], Program] = {}
+        self._programs: dict[Hashable, Program] = {}
+        self._kept: dict[LayerKind, float] = {}
 
     def write(self, slot: Slot, kinds: Sequence[LayerKind], first: bool, last: bool) -> Segment:
         """The segment of one pass of a chunk; `first` has the embedding, `last` the head."""
@@ -130,8 +131,8 @@ class ChunkWriter:
         if slot == Slot.forward:
             parts = [self._arrival(first), *self._forward_parts(kinds, first, last)]
             return write_segment(name, self._rows, parts, saved, 0.0)
-        inputs = {k: self.layer(k).weight_input_bytes for k in set(kinds)}
-        held = min(saved, sum(inputs[k] for k in kinds))
+        inputs = sum(run * self.layer(kind).weight_input_bytes for kind, run in _runs(kinds))
+        held = min(saved, inputs)
         if slot == Slot.weight_grad:
             parts = self._weight_parts(kinds)
             return write_segment(name, self._rows, parts, 0.0, held)
@@ -163,11 +164,14 @@ class ChunkWriter:
         self, passes: str, kind: LayerKind, write: Callable[[Program, LayerKind], None]
     ) -> Program:
         """The program of one pass of a kind of layer, written at first use."""
-        if (passes, kind) not in self._programs:
+        return self._written((passes, kind), lambda program: write(program, kind))
+
+    def _written(self, key: Hashable, write: Callable[[Program], None]) -> Program:
+        if key not in self._programs:
             program = Program()
-            write(program, kind)
-            self._programs[passes, kind] = program
-        return self._programs[passes, kind]
+            write(program)
+            self._programs[key] = program
+        return self._programs[key]
 
     def _forward(self, program: Program, kind: LayerKind) -> None:
         self._gather(program, self._layer_weights(kind))
@@ -227,21 +231,23 @@ class ChunkWriter:
 
     def _outside(self, name: str, backward: bool, beside_embedding: bool = False) -> Part:
         """Embedding or head. Tied, a head beside the embedding has no weights of its own."""
-        program = Program()
         model = self._job.model
         of_embedding, of_head = embedding_parameters(model)
         if beside_embedding and model.tied_embeddings:
             of_head = 0
         count = of_embedding if name == "embedding" else of_head
         weights = (count / self._job.parallelism.tp, 0.0)
-        operators = self.section(name)
-        if backward:
-            self._writer.backward(program, operators)
-            self._reduce(program, weights)
-        else:
-            self._gather(program, weights)
-            self._writer.forward(program, operators)
-        return Part(program)
+
+        def write(program: Program) -> None:
+            operators = self.section(name)
+            if backward:
+                self._writer.backward(program, operators)
+                self._reduce(program, weights)
+            else:
+                self._gather(program, weights)
+                self._writer.forward(program, operators)
+
+        return Part(self._written((name, backward, count), write))
 
     def _predictions(self, backward: bool) -> list[Part]:
         """Multi-token prediction: a projection, a layer of the last kind and a head each."""
@@ -249,9 +255,8 @@ class ChunkWriter:
         kind = model.layer_kind(model.layers - 1)
         dense, expert = self._layer_weights(kind)
         weights = (dense + 2 * model.hidden**2 / parallelism.tp, expert)
-        parts = []
-        for _ in range(model.mtp_layers):
-            program = Program()
+
+        def write(program: Program) -> None:
             if not backward or parallelism.reshard_after_forward:
                 self._gather(program, weights)
             layer, head = self._prediction(kind), self.section("head")
@@ -264,8 +269,9 @@ class ChunkWriter:
             else:
                 self._writer.forward(program, layer)
                 self._writer.forward(program, head)
-            parts.append(Part(program))
-        return parts
+
+        count = model.mtp_layers
+        return [Part(self._written(("prediction", backward), write)) for _ in range(count)]
 
     def _prediction(self, kind: LayerKind) -> Operators:
         """What comes before the head in a multi-token prediction."""
@@ -273,8 +279,7 @@ class ChunkWriter:
 
     def saved_bytes(self, kinds: Sequence[LayerKind], first: bool, last: bool) -> float:
         """Activations that the forward of a chunk keeps for its backward."""
-        kept = {k: self._kept_bytes(self.layer(k)) for k in set(kinds)}
-        saved = sum(kept[k] for k in kinds)
+        saved = sum(run * self._kept_of(kind) for kind, run in _runs(kinds))
         if "activations" in self._job.training.offload:
             saved = 0.0  # in host memory until backward
         extras = [n for n, present in (("embedding", first), ("head", last)) if present]
@@ -286,6 +291,12 @@ class ChunkWriter:
             saved += model.mtp_layers * each
         return saved
 
+    def _kept_of(self, kind: LayerKind) -> float:
+        """`_kept_bytes` of a kind, reckoned at first use."""
+        if kind not in self._kept:
+            self._kept[kind] = self._kept_bytes(self.layer(kind))
+        return self._kept[kind]
+
     def _kept_bytes(self, layer: Operators) -> float:
         if self._recompute != "full":
             return layer.kept_bytes(self._again)
@@ -294,7 +305,7 @@ class ChunkWriter:
 
     def _working_bytes(self, kinds: Sequence[LayerKind]) -> float:
         """What a backward holds beside what was saved: a recomputed layer, gathered weights."""
-        distinct = set(kinds)
+        distinct = {kind for kind, _ in _runs(kinds)}
         rerun = max((self._rerun_bytes(self.layer(k)) for k in distinct), default=0.0)
         if self._job.parallelism.zero < 3:
             return rerun
@@ -345,15 +356,16 @@ class ChunkWriter:
 
     def _arrival(self, at_the_end: bool) -> Part:
         """What a stage does with a message that came in pieces (Megatron's scatter/gather)."""
-        program = Program()
         parallelism = self._job.parallelism
         cut = self._job.framework.scatter_gather and not parallelism.sequence_parallel
-        if cut and not at_the_end and parallelism.pp > 1 and parallelism.tp > 1:
-            row = self._writer.collective(
-                "pipeline all-gather", OperatorKind.all_gather, "tp", self._values["full_message"]
-            )
-            program.communicate(row, "tp")
-        return Part(program)
+
+        def write(program: Program) -> None:
+            if cut and not at_the_end and parallelism.pp > 1 and parallelism.tp > 1:
+                message = self._values["full_message"]
+                name, kind = "pipeline all-gather", OperatorKind.all_gather
+                program.communicate(self._writer.collective(name, kind, "tp", message), "tp")
+
+        return Part(self._written(("arrival", at_the_end), write))
 
     def _accumulate(self, program: Program, kind: LayerKind) -> None:
         """Adding a layer's gradients up, where that is a kernel of its own."""

@@ -8,6 +8,7 @@ the copies with index arithmetic.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,51 +20,85 @@ from seer.workload.placed import PlacedWork
 
 IntArray = NDArray[np.int64]
 
+Value = NDArray[Any] | float
+"""A column of some operators, or one number for all of them."""
+
 
 @dataclass
 class Logical:
-    """The logical graph being written. Streams are (stage, name)."""
+    """The logical graph being written. Streams are (stage, name).
 
-    work_id: list[IntArray] = field(default_factory=list)
-    stage: list[IntArray] = field(default_factory=list)
-    layer: list[IntArray] = field(default_factory=list)
-    micro_batch: list[IntArray] = field(default_factory=list)
-    copies: list[IntArray] = field(default_factory=list)
-    """Number of the process group, as `group` gives it."""
-    peer: list[IntArray] = field(default_factory=list)
-    """Stage at the other end of a transfer, else -1."""
-    alloc_bytes: list[NDArray[np.float64]] = field(default_factory=list)
-    free_bytes: list[NDArray[np.float64]] = field(default_factory=list)
+    Operators are written in blocks; a column is filled from all blocks once, when it is asked for.
+    """
+
     edges: list[tuple[IntArray, IntArray]] = field(default_factory=list)
-    issues: list[tuple[IntArray, IntArray]] = field(default_factory=list)
+    issues: list[tuple[int, IntArray]] = field(default_factory=list)
     streams: dict[tuple[int, str], int] = field(default_factory=dict)
     groups: dict[str, int] = field(default_factory=dict)
     count: int = 0
+    _blocks: list[tuple[slice, tuple[Value, ...]]] = field(default_factory=list)
 
     def add(
         self,
         work_id: NDArray[np.integer],
-        stage: NDArray[np.integer] | int,
+        stage: Value,
         copies: NDArray[np.integer] | str,
-        layer: NDArray[np.integer] | int = -1,
-        micro_batch: NDArray[np.integer] | int = -1,
-        peer: NDArray[np.integer] | int = -1,
+        layer: Value = -1,
+        micro_batch: Value = -1,
+        peer: Value = -1,
+        alloc_bytes: Value = 0.0,
+        free_bytes: Value = 0.0,
     ) -> IntArray:
         """Add operators and return their indices; `copies` is their process group.
 
         `peer` is the stage at the other end of a transfer.
         """
-        size = len(work_id)
         group = self.group(copies) if isinstance(copies, str) else copies
-        columns = (self.work_id, self.stage, self.copies, self.layer, self.micro_batch, self.peer)
-        for column, value in zip(
-            columns, (work_id, stage, group, layer, micro_batch, peer), strict=True
-        ):
-            column.append(_column(value, size))
-        self.alloc_bytes.append(np.zeros(size))
-        self.free_bytes.append(np.zeros(size))
-        first, self.count = self.count, self.count + size
+        values = work_id, stage, group, layer, micro_batch, peer, alloc_bytes, free_bytes
+        first, self.count = self.count, self.count + len(work_id)
+        self._blocks.append((slice(first, self.count), values))
         return np.arange(first, self.count)
+
+    @property
+    def work_id(self) -> NDArray[np.int32]:
+        """Row of the work table of each operator. int32[N], as all columns but bytes."""
+        return self._column(0)
+
+    @property
+    def stage(self) -> NDArray[np.int32]:
+        """Stage of each operator."""
+        return self._column(1)
+
+    @property
+    def copies(self) -> NDArray[np.int32]:
+        """Number of the process group of each operator, as `group` gives it."""
+        return self._column(2)
+
+    @property
+    def layer(self) -> NDArray[np.int32]:
+        """Layer of each operator, -1 where it means nothing."""
+        return self._column(3)
+
+    @property
+    def micro_batch(self) -> NDArray[np.int32]:
+        """Micro-batch of each operator, -1 where it means nothing."""
+        return self._column(4)
+
+    @property
+    def peer(self) -> NDArray[np.int32]:
+        """Stage at the other end of a transfer, else -1."""
+        return self._column(5)
+
+    @property
+    def held_bytes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Bytes that become live when each operator starts, and that die when it ends."""
+        return self._column(6, np.float64), self._column(7, np.float64)
+
+    def _column(self, place: int, dtype: type[np.generic] = np.int32) -> NDArray[Any]:
+        column = np.empty(self.count, dtype)
+        for span, values in self._blocks:
+            column[span] = values[place]
+        return column
 
     def group(self, name: str) -> int:
         """The number of a process group, given at first use."""
@@ -75,20 +110,24 @@ class Logical:
 
     def issue(self, stage: int, name: str, operators: NDArray[np.integer]) -> None:
         """Append operators to a stream, in order."""
-        entries = np.asarray(operators, np.int64)
-        stream = np.full(len(entries), self.stream(stage, name), np.int64)
-        self.issues.append((stream, entries))
+        self.issues.append((self.stream(stage, name), np.asarray(operators, np.int64)))
+
+    @property
+    def issued(self) -> tuple[IntArray, IntArray]:
+        """Stream and operator of every entry, in issue order."""
+        lengths = [len(operators) for _, operators in self.issues]
+        stream = np.repeat(np.array([stream for stream, _ in self.issues], np.int64), lengths)
+        return stream, np.concatenate([operators for _, operators in self.issues])
 
     def connect(self, before: NDArray[np.integer], after: NDArray[np.integer]) -> None:
         """Add edges, one for each pair."""
         self.edges.append((np.asarray(before, np.int64), np.asarray(after, np.int64)))
 
-
-def _column(value: NDArray[np.integer] | int, size: int) -> IntArray:
-    """A column of this value, or of these values."""
-    if isinstance(value, np.ndarray) and value.ndim:
-        return value.astype(np.int64, copy=False)
-    return np.full(size, value, np.int64)
+    @property
+    def connected(self) -> tuple[IntArray, IntArray]:
+        """Both ends of every edge."""
+        before, after = (np.concatenate(side) for side in zip(*self.edges, strict=True))
+        return before, after
 
 
 @dataclass(frozen=True)
@@ -138,21 +177,21 @@ def _as_written(logical: Logical, work: WorkTable, parallelism: ParallelismSpec)
     """Each operator once, standing for the copies of all its groups."""
     groups, everyone = process_groups(parallelism), parallelism.stage_ranks
     full = np.array([everyone // groups[name].size for name in logical.groups])
+    alloc_bytes, free_bytes = logical.held_bytes
     builder = GraphBuilder(work)
     builder.add(
-        np.concatenate(logical.work_id),
-        rank=np.concatenate(logical.stage) * everyone,
-        layer=np.concatenate(logical.layer),
-        micro_batch=np.concatenate(logical.micro_batch),
-        multiplicity=full[np.concatenate(logical.copies)],
-        alloc_bytes=np.concatenate(logical.alloc_bytes),
-        free_bytes=np.concatenate(logical.free_bytes),
+        logical.work_id,
+        rank=logical.stage * everyone,
+        layer=logical.layer,
+        micro_batch=logical.micro_batch,
+        multiplicity=full[logical.copies],
+        alloc_bytes=alloc_bytes,
+        free_bytes=free_bytes,
     )
-    for before, after in logical.edges:
-        builder.connect(before, after)
+    builder.connect(*logical.connected)
     ids = np.array([builder.stream(stage * everyone, name) for stage, name in logical.streams])
-    for stream, operator in logical.issues:
-        builder.issue(ids[stream], operator)
+    stream, operator = logical.issued
+    builder.issue(ids[stream], operator)
     return builder.build(ranks=parallelism.gpus)
 
 
@@ -178,32 +217,32 @@ def replicate(
     count_of = copy_of.max(axis=1) + 1
     lowest = [copies.ranks[np.unique(row, return_index=True)[1]] for row in copy_of]
 
-    group = np.concatenate(logical.copies)
-    stage = np.concatenate(logical.stage)
+    group, stage = logical.copies, logical.stage
     count = count_of[group]
     first = np.cumsum(count) - count
     source = np.repeat(np.arange(len(group)), count)
     local = np.arange(len(source)) - first[source]
     flat = (np.cumsum(count_of) - count_of)[group[source]] + local
     owner = np.concatenate(lowest)[flat]
-    work_id = np.concatenate(logical.work_id)[source]
+    work_id = logical.work_id[source]
     if placed is not None:
         number = np.concatenate(copies.number)[flat]
-        peer = np.concatenate(logical.peer)[source]
+        peer = logical.peer[source]
         for g, name in enumerate(names):
             at = np.flatnonzero(group[source] == g)
             work_id[at] = placed.resolve(work_id[at], stage[source[at]], name, number[at], peer[at])
+    alloc_bytes, free_bytes = logical.held_bytes
     builder = GraphBuilder(work)
     builder.add(
         work_id,
         rank=stage[source] * everyone + owner,
-        layer=np.concatenate(logical.layer)[source],
-        micro_batch=np.concatenate(logical.micro_batch)[source],
+        layer=logical.layer[source],
+        micro_batch=logical.micro_batch[source],
         multiplicity=np.concatenate(copies.count)[flat],
-        alloc_bytes=np.concatenate(logical.alloc_bytes)[source],
-        free_bytes=np.concatenate(logical.free_bytes)[source],
+        alloc_bytes=alloc_bytes[source],
+        free_bytes=free_bytes[source],
     )
-    before, after = (np.concatenate(side) for side in zip(*logical.edges, strict=True))
+    before, after = logical.connected
     for a, b in np.unique(np.stack([group[before], group[after]], axis=1), axis=0):
         edge = np.flatnonzero((group[before] == a) & (group[after] == b))
         pairs = np.unique(np.stack([copy_of[a], copy_of[b]], axis=1), axis=0)
@@ -211,7 +250,7 @@ def replicate(
             (first[before[edge]][:, None] + pairs[:, 0]).ravel(),
             (first[after[edge]][:, None] + pairs[:, 1]).ravel(),
         )
-    stream, operator = (np.concatenate(side) for side in zip(*logical.issues, strict=True))
+    stream, operator = logical.issued
     ids = np.array(
         [
             [builder.stream(s * everyone + rank, name) for rank in copies.ranks.tolist()]

@@ -107,13 +107,12 @@ def trained_parameters(job: Job) -> list[tuple[float, float]]:
 def virtual_stage_parameters(job: Job) -> list[tuple[float, float]]:
     """Dense and expert weights of each virtual stage on one rank."""
     tp, model = job.parallelism.tp, job.model
-    pair_of = {kind: dense_and_expert(job, kind) for kind in set(model.layer_kinds)}
+    pair_of = [dense_and_expert(job, kind) for kind in model.distinct_kinds]
     codes = virtual_stage_codes(job)
-    summed: dict[bytes, tuple[float, float]] = {}
-    for code, kinds in zip(codes, virtual_stage_kinds(job), strict=True):
-        if code not in summed:
-            dense, expert = (sum(pair_of[kind][side] for kind in kinds) for side in (0, 1))
-            summed[code] = dense, expert
+    summed = {
+        code: [sum(code.count(i) * pair[side] for i, pair in enumerate(pair_of)) for side in (0, 1)]
+        for code in set(codes)
+    }
     counts = [list(summed[code]) for code in codes]
     first, last = embedding_parameters(model)
     counts[0][0] += first / tp

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from seer.calibration import ACCUMULATE_BYTES
@@ -44,12 +45,12 @@ class Operators:
 
     items: tuple[Item, ...]
 
-    @property
+    @cached_property
     def saved_bytes(self) -> float:
         """Activation bytes kept for backward when nothing is recomputed."""
         return sum(v.get("saves", 0.0) for _, v in self.items)
 
-    @property
+    @cached_property
     def weight_input_bytes(self) -> float:
         """Activation bytes that weight gradients need: the inputs of weight GEMMs."""
         return sum(v.get("saves", 0.0) for op, v in self.items if _has_weight(op, v))

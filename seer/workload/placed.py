@@ -41,16 +41,23 @@ class PlacedWork:
     segment_row: NDArray[np.int32]
     segments: tuple[tuple[int, Segment], ...]
 
-    def resolve(self, work: Ints, stage: Ints, group: str, number: Ints, peer: Ints) -> Ints:
-        """Rows of copies of operators, int64[n].
+    def resolve(
+        self,
+        work: NDArray[np.integer],
+        stage: NDArray[np.integer],
+        group: str,
+        number: NDArray[np.integer],
+        peer: NDArray[np.integer],
+    ) -> NDArray[np.integer]:
+        """Rows of copies of operators, ints[n].
 
         Parameters
         ----------
-        work, stage, peer : int64[n]
+        work, stage, peer : ints[n]
             Row as written; stage; the stage at the other end of a transfer, else -1.
         group : str
             The process group that a copy belongs to; "rank" is each rank alone.
-        number : int64[n]
+        number : ints[n]
             Number of that group in its stage.
         """
         places = self.places

@@ -134,7 +134,7 @@ def lay_out(job: Job, template: LayerTemplate, parts: Parts | None = None) -> Pl
         transfer=transfer,
         step=step,
         parameters=stage_parameters(job, schedule.virtual_stage.tolist()),
-        work_key=rows.keys,
+        work_key=tuple(rows.keys),
         segment_key=tuple(library.keys),
         placed=placed,
     )

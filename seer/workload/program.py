@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,48 +14,68 @@ from seer.workload.groups import COMPUTE, STREAMS
 
 RowKey = tuple[tuple[str, Any], ...]
 
+Ints = NDArray[np.int64]
+
 
 @dataclass
 class Rows:
-    """The distinct work of a plan, numbered as it is met."""
+    """The distinct work of a plan, numbered as it is met.
+
+    `keys` says what each row is made of, in their order.
+    """
 
     rows: list[Mapping[str, Any]] = field(default_factory=list)
+    keys: list[RowKey] = field(default_factory=list)
     _ids: dict[RowKey, int] = field(default_factory=dict)
 
     def id_of(self, row: Mapping[str, Any]) -> int:
         """The number of this work, the same for equal rows."""
-        key = tuple(sorted(row.items()))
-        if key not in self._ids:
-            self._ids[key] = len(self.rows)
-            self.rows.append(row)
-        return self._ids[key]
-
-    @property
-    def keys(self) -> tuple[RowKey, ...]:
-        """What each row is made of, in their order."""
-        return tuple(self._ids)
+        return self._number(tuple(sorted(row.items())), row)
 
     def of(self, work_id: NDArray[np.integer]) -> tuple[Rows, NDArray[np.int32]]:
         """A table of the rows that operators use, in the order of use, and their numbers in it."""
-        used, first, number = np.unique(work_id, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        keys = self.keys
-        chosen = [int(i) for i in used[order].tolist()]
-        rows = Rows([self.rows[i] for i in chosen], {keys[i]: n for n, i in enumerate(chosen)})
-        place = np.empty(len(order), np.int32)
-        place[order] = np.arange(len(order))
-        return rows, place[number]
+        found, number = Rows(), np.zeros(len(self.rows), np.int32)
+        for old in dict.fromkeys(work_id.tolist()):
+            number[old] = found._number(self.keys[old], self.rows[old])
+        return found, number[work_id]
 
     def merge(self, other: Rows) -> NDArray[np.int32]:
         """The numbers here of all rows of another table, which are added where they are new."""
-        ids, rows = self._ids, self.rows
-        numbers = []
-        for key, row in zip(other._ids, other.rows, strict=True):
-            number = ids.setdefault(key, len(rows))
-            if number == len(rows):
-                rows.append(row)
-            numbers.append(number)
-        return np.array(numbers, dtype=np.int32)
+        numbers = map(self._number, other.keys, other.rows)
+        return np.fromiter(numbers, np.int32, len(other.keys))
+
+    def _number(self, key: RowKey, row: Mapping[str, Any]) -> int:
+        number = self._ids.setdefault(key, len(self.rows))
+        if number == len(self.rows):
+            self.rows.append(row)
+            self.keys.append(key)
+        return number
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A program as arrays.
+
+    Attributes
+    ----------
+    work_id : int32[n]
+    stream : int8[n]
+    heads, tails, gathers, reduces : int64[]
+        Operators, as in `Program`.
+    inner : int64[e, 2]
+        Edges inside the program.
+    repeated : int64[f, 2]
+        Those, and the edges into a repeat that follows it at once (from n on).
+    """
+
+    work_id: NDArray[np.int32]
+    stream: NDArray[np.int8]
+    heads: Ints
+    tails: Ints
+    gathers: Ints
+    reduces: Ints
+    inner: Ints
+    repeated: Ints
 
 
 @dataclass
@@ -122,6 +143,25 @@ class Program:
             self.edges.append((self.reduces[-1], index))
         self.reduces.append(index)
 
+    @cached_property
+    def laid(self) -> Laid:
+        """The program as arrays, to be tiled; only once nothing more is appended."""
+        size, heads, tails = len(self.work_id), _index(self.heads), _index(self.tails)
+        gathers = _index(self.gathers)
+        inner = np.array(self.edges, np.int64).reshape(-1, 2)
+        begun = _index([self.first_compute] if self.first_compute >= 0 else [])
+        onward = np.concatenate([pairs(tails, size + heads), pairs(begun, size + gathers)])
+        return Laid(
+            work_id=np.array(self.work_id, np.int32),
+            stream=np.array(self.stream, np.int8),
+            heads=heads,
+            tails=tails,
+            gathers=gathers,
+            reduces=_index(self.reduces),
+            inner=inner,
+            repeated=np.concatenate([inner, onward]),
+        )
+
     @property
     def first_compute(self) -> int:
         """The first operator of the compute stream, -1 if there is none."""
@@ -142,3 +182,18 @@ class Program:
         self.work_id.append(work_id)
         self.stream.append(stream)
         return len(self.work_id) - 1
+
+
+def pairs(before: NDArray[np.integer], after: NDArray[np.integer]) -> Ints:
+    """Every element of `before` with every element of `after`. int64[n, 2].
+
+    >>> pairs(np.array([1, 2]), np.array([7])).tolist()
+    [[1, 7], [2, 7]]
+    """
+    found = np.empty((len(before), len(after), 2), np.int64)
+    found[..., 0], found[..., 1] = before[:, None], after
+    return found.reshape(-1, 2)
+
+
+def _index(numbers: list[int]) -> Ints:
+    return np.array(numbers, dtype=np.int64)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seer.graph import GraphBuilder, OperatorGraph, OperatorKind, WorkTable
 from seer.workload.groups import COMPUTE, STREAMS
-from seer.workload.program import Program, Rows
+from seer.workload.program import Program, Rows, pairs
 
 Pairs = NDArray[np.int64]
 
@@ -34,6 +35,11 @@ class Part:
         """Operators of one repeat."""
         return len(self.program.work_id)
 
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The layer of each repeat. int64[repeat]."""
+        return self.first_layer + self.step * np.arange(self.repeat)
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -49,7 +55,7 @@ class Segment:
     layer : int32[n]
         Layer within the chunk, -1 for embedding, head and joins.
     before, after : int32[e]
-        Edges that stream order does not imply.
+        Edges that stream order does not imply, by `before`. Each leads to a higher index.
     layer_first, layer_last : int32[layers]
         First operator and last compute operator of each layer, by layer of the chunk: where
         gathered parameters are needed and where gradients are complete.
@@ -99,35 +105,34 @@ def write_segment(
     `prefetch`: a gather is issued before the reduction of the part before it.
     """
     parts = [p for p in parts if p.size and p.repeat]
-    join = join_row(rows)
-    sizes = [p.size * p.repeat for p in parts]
-    starts = 1 + np.cumsum([0, *sizes])
-    size = int(starts[-1]) + 1
-    work, stream, layer = np.full(size, join), np.full(size, COMPUTE), np.full(size, -1)
+    starts = list(accumulate((p.size * p.repeat for p in parts), initial=1))
+    size = starts[-1] + 1
+    work = np.full(size, join_row(rows), np.int32)
+    stream, layer = np.full(size, COMPUTE, np.int8), np.full(size, -1, np.int32)
     for part, start in zip(parts, starts, strict=False):
-        span = slice(int(start), int(start) + part.size * part.repeat)
-        work[span] = np.tile(part.program.work_id, part.repeat)
-        stream[span] = np.tile(part.program.stream, part.repeat)
+        span, shape = slice(start, start + part.size * part.repeat), (part.repeat, part.size)
+        work[span].reshape(shape)[:] = part.program.laid.work_id
+        stream[span].reshape(shape)[:] = part.program.laid.stream
         if part.first_layer >= 0:
-            numbers = part.first_layer + part.step * np.arange(part.repeat)
-            layer[span] = np.repeat(numbers, part.size)
-    pairs = _edges(parts, starts)
+            layer[span].reshape(shape)[:] = part.numbers[:, None]
+    edges = _edges(parts, starts)
     first, last = _layer_bounds(parts, starts)
-    order = _gathers_before_reduces(parts, starts) if prefetch else np.arange(size)
-    place = np.empty(size, np.int32)
-    place[order] = np.arange(size)
-    work, stream, layer = work[order], stream[order], layer[order]
-    pairs = place[pairs].astype(np.int64)
-    pairs = pairs[stream[pairs[:, 0]] != stream[pairs[:, 1]]]  # the rest is stream order
+    if prefetch and any(len(part.program.gathers) for part in parts):
+        order = _gathers_before_reduces(parts, starts)
+        place = np.empty(size, np.int64)
+        place[order] = np.arange(size)
+        work, stream, layer = work[order], stream[order], layer[order]
+        edges, first, last = place[edges], place[first], place[last]
+    before, after = _in_order(edges[stream[edges[:, 0]] != stream[edges[:, 1]]])  # or one stream
     return Segment(
         name=name,
-        work_id=work.astype(np.int32),
-        stream=stream.astype(np.int8),
-        layer=layer.astype(np.int32),
-        before=pairs[:, 0].astype(np.int32),
-        after=pairs[:, 1].astype(np.int32),
-        layer_first=place[first],
-        layer_last=place[last],
+        work_id=work,
+        stream=stream,
+        layer=layer,
+        before=before,
+        after=after,
+        layer_first=first.astype(np.int32),
+        layer_last=last.astype(np.int32),
         alloc_bytes=alloc_bytes,
         free_bytes=free_bytes,
     )
@@ -156,14 +161,14 @@ def overlap_segments(forward: Segment, backward: Segment, rows: Rows) -> Segment
         stream[at[1:-1]] = segment.stream[1:-1]
         layer[at[1:-1]] = segment.layer[1:-1]
         pairs.append(np.stack([at[segment.before], at[segment.after]], axis=1))
-    edges = np.concatenate(pairs)
+    before, after = _in_order(np.concatenate(pairs))
     return Segment(
         name=f"{forward.name} with {backward.name}",
         work_id=work.astype(np.int32),
         stream=stream.astype(np.int8),
         layer=layer.astype(np.int32),
-        before=edges[:, 0].astype(np.int32),
-        after=edges[:, 1].astype(np.int32),
+        before=before,
+        after=after,
         layer_first=places[0][forward.layer_first].astype(np.int32),
         layer_last=places[1][backward.layer_last].astype(np.int32),
         alloc_bytes=forward.alloc_bytes + backward.alloc_bytes,
@@ -178,75 +183,72 @@ def _block_progress(stream: NDArray[np.int8]) -> NDArray[np.float64]:
     return np.asarray((number + 0.5) / (number[-1] + 1 if len(number) else 1))
 
 
-def _gathers_before_reduces(parts: Sequence[Part], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _gathers_before_reduces(parts: Sequence[Part], starts: Sequence[int]) -> Pairs:
     """The order in which operators are issued: as written, but prefetched gathers go first.
 
     A gather that stood behind the reduction of the program before it, in one stream, would wait for
     that program's compute. FSDP issues it before (`BackwardPrefetch.BACKWARD_PRE`; Zhao et al.
     2023, section 3.3.2), unless told to wait (`BACKWARD_POST`).
     """
-    key = np.arange(int(starts[-1]) + 1, dtype=np.float64)
+    key = np.arange(starts[-1] + 1, dtype=np.float64)
     reduced = 0
     for part, start in zip(parts, starts, strict=False):
-        gathers, reduces = np.array(part.program.gathers, int), len(part.program.reduces)
-        for at in int(start) + part.size * np.arange(part.repeat):
-            key[at + gathers] = at - reduced - 0.5
-            reduced = reduces
+        laid, reduces = part.program.laid, len(part.program.reduces)
+        at = start + part.size * np.arange(part.repeat)
+        before = np.full(part.repeat, reduces)
+        before[0] = reduced
+        key[at[:, None] + laid.gathers] = (at - before - 0.5)[:, None]
+        reduced = reduces
     return np.argsort(key, kind="stable")
 
 
-def _edges(parts: Sequence[Part], starts: NDArray[np.int64]) -> Pairs:
+def _edges(parts: Sequence[Part], starts: Sequence[int]) -> Pairs:
     """Edges inside repeats, from repeat to repeat, and from part to part."""
     edges: list[Pairs] = []
-    tails, trigger = np.array([0]), 0
-    loose: list[Pairs] = []
-    end = int(starts[-1])
+    tails, trigger = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    end = np.array([starts[-1]])
     for part, start in zip(parts, starts, strict=False):
-        program, at = part.program, int(start) + part.size * np.arange(part.repeat)
-        heads, own_tails = np.array(program.heads, int), np.array(program.tails, int)
-        inner = np.array(program.edges, dtype=np.int64).reshape(-1, 2)
-        edges.append(_tiled(inner, at))
-        edges.append(_pairs(tails, at[0] + heads))
-        edges.append(_tiled(_pairs(own_tails, part.size + heads), at[:-1]))
-        # a gather may start once the program before it has begun to compute
-        gathers = np.array(program.gathers, int)
-        edges.append(_pairs(np.array([trigger]), at[0] + gathers))
-        if program.first_compute >= 0:
-            begun = np.array([program.first_compute])
-            edges.append(_tiled(_pairs(begun, part.size + gathers), at[:-1]))
-            trigger = int(at[-1]) + program.first_compute
-        loose += [_pairs(at + reduction, np.array([end])) for reduction in program.reduces]
-        if len(own_tails):
-            tails = int(at[-1]) + own_tails
-    edges.append(_pairs(tails, np.array([end])))
-    return np.concatenate(edges + loose)
+        laid, last = part.program.laid, start + part.size * (part.repeat - 1)
+        if part.repeat > 1:
+            edges.append(_tiled(laid.repeated, start + part.size * np.arange(part.repeat - 1)))
+        edges += [last + laid.inner, pairs(tails, start + laid.heads)]
+        if len(laid.gathers):  # a gather may start once the program before it has begun to compute
+            edges.append(pairs(trigger, start + laid.gathers))
+        if len(laid.reduces):
+            edges.append(pairs(_every(part, start, laid.reduces), end))
+        if part.program.first_compute >= 0:
+            trigger = np.array([last + part.program.first_compute])
+        if len(laid.tails):
+            tails = last + laid.tails
+    edges.append(pairs(tails, end))
+    return np.concatenate(edges)
 
 
-def _layer_bounds(
-    parts: Sequence[Part], starts: NDArray[np.int64]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """First operator and last compute operator of each layer of the chunk."""
-    spans: dict[int, tuple[int, int]] = {}
+def _in_order(edges: Pairs) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Both ends of the edges, by the first."""
+    before, after = edges[np.argsort(edges[:, 0], kind="stable")].T.astype(np.int32)
+    return before, after
+
+
+def _layer_bounds(parts: Sequence[Part], starts: Sequence[int]) -> tuple[Pairs, Pairs]:
+    """First operator and last compute operator of each layer of the chunk. int64[layers] each."""
+    none = np.zeros(0, np.int64)
+    numbers, firsts, lasts = [none], [none], [none]
     for part, start in zip(parts, starts, strict=False):
-        for repeat in range(part.repeat if part.first_layer >= 0 else 0):
-            number = part.first_layer + part.step * repeat
-            at = int(start) + part.size * repeat
-            first, last = spans.get(number, (at, at))
-            spans[number] = min(first, at), max(last, at + max(part.program.last_compute, 0))
-    ordered = [spans[n] for n in sorted(spans)]
-    return (
-        np.array([s for s, _ in ordered], dtype=np.int32),
-        np.array([e for _, e in ordered], dtype=np.int32),
-    )
+        if part.first_layer >= 0:
+            at = start + part.size * np.arange(part.repeat)
+            numbers.append(part.numbers)
+            firsts.append(at)
+            lasts.append(at + max(part.program.last_compute, 0))
+    order = np.argsort(np.concatenate(numbers))
+    return np.concatenate(firsts)[order], np.concatenate(lasts)[order]
 
 
-def _tiled(pairs: Pairs, at: NDArray[np.int64]) -> Pairs:
-    """The pairs, shifted to each place in `at`."""
-    return (at[:, None, None] + pairs[None]).reshape(-1, 2)
+def _every(part: Part, start: int, operators: Pairs) -> Pairs:
+    """These operators of a program, in each of its repeats."""
+    return (start + part.size * np.arange(part.repeat)[:, None] + operators).ravel()
 
 
-def _pairs(before: NDArray[np.integer], after: NDArray[np.integer]) -> Pairs:
-    """Every element of `before` with every element of `after`, as rows of two."""
-    pairs = np.empty((len(before), len(after), 2), np.int64)
-    pairs[..., 0], pairs[..., 1] = before[:, None], after
-    return pairs.reshape(-1, 2)
+def _tiled(edges: Pairs, at: NDArray[np.int64]) -> Pairs:
+    """The edges, shifted to each place in `at`."""
+    return (at[:, None, None] + edges).reshape(-1, 2)

@@ -78,5 +78,5 @@ def _gather_parameters(plan: Plan, slots: Slots, logical: Logical) -> None:
                 needed = layer_first[buckets.layer] if len(layer_first) else 0
                 entry = np.minimum(slots.enter[first] + needed, slots.exit[first])
                 logical.connect(gather, np.broadcast_to(entry, len(gather)))
-                issues.append((np.full(len(gather), logical.stream(stage, buckets.group)), gather))
+                issues.append((logical.stream(stage, buckets.group), gather))
     logical.issues[:0] = issues  # the streams' first operators, before the gradients
