@@ -79,7 +79,11 @@ def copies(variant: str = "residual_add", bytes_per_s: float = 1e12) -> Measurem
 
 
 def attentions(
-    train_pass: str = "forward", times: float = 1.0, causal: bool = True, head_dim: float = 128.0
+    train_pass: str = "forward",
+    times: float = 1.0,
+    causal: bool = True,
+    head_dim: float = 128.0,
+    kernel: str = "flash_kernel",
 ) -> Measurements:
     """Attention at a constant 100 TFLOP/s plus 10 us, `times` as long."""
     lengths = np.array([512.0, 1024, 2048, 4096])
@@ -90,7 +94,7 @@ def attentions(
         "attention",
         times * (1e-5 + flop / 1e14),
         dtype="bf16",
-        kernel="flash_kernel",
+        kernel=kernel,
         train_pass=train_pass,
         batch=np.ones_like(h),
         seq_q=s,

@@ -193,6 +193,21 @@ def test_a_head_size_known_only_with_the_other_mask_is_derived_from_it() -> None
     assert pricing.origin[0] == Origin.derived
 
 
+def test_a_head_size_that_a_kernel_was_not_measured_at_goes_as_in_a_kernel_that_was() -> None:
+    known = [attentions(), attentions(times=1.6, head_dim=64.0)]  # half the work, more than half
+    flop = 4 * 8 * 2048**2 * 128 / 2
+    ratio = 1.6 * (1e-5 + flop / 2 / 1e14) / (1e-5 + flop / 1e14)
+    calibration = fit_calibration([attentions(times=0.5, kernel="cudnn"), *known], "lab")
+    large = one(ATTENTION, calibration, variant="cudnn").time_s[0]
+    small = one(ATTENTION, calibration, variant="cudnn", k=64)
+
+    assert small.time_s[0] == pytest.approx(ratio * large, rel=1e-3)
+    assert small.origin[0] == Origin.derived
+    assert "in the ratio of flash_kernel at the two head sizes" in small.notes[0]
+    backward = one(ATTENTION, calibration, variant="cudnn", k=64, train_pass=Pass.backward)
+    assert backward.time_s[0] == pytest.approx(3 * small.time_s[0])
+
+
 def test_attention_without_a_backward_measurement_is_three_times_forward_and_assumed() -> None:
     calibration = fit_calibration([attentions()], "lab")
     pricing = one(ATTENTION, calibration, train_pass=Pass.backward)

@@ -83,7 +83,8 @@ def price_attention(
             if dtype >= 0:
                 mine = rows[(own == key).all(axis=1)]
                 asked = Asked(mine, _shapes(work, mine), causal > 0, keys_seen, is_backward > 0)
-                _price(asked, _suited(pool, DType(dtype).name, asked, sheet), ratios, sheet)
+                suited = _suited(pool, DType(dtype).name, asked, sheet)
+                _price(asked, suited, _of(curves, asked, "forward"), ratios, sheet)
                 if ratio:
                     _other_kernel(asked, ratio, sheet)
 
@@ -119,7 +120,14 @@ def _suited(curves: Indexed, dtype: str, asked: Asked, sheet: Sheet) -> Indexed:
     return sorted(slides, key=lambda p: abs(np.log(p[1].window / asked.window))) + plain
 
 
-def _price(asked: Asked, curves: Indexed, ratios: list[BackwardRatio], sheet: Sheet) -> None:
+def _price(
+    asked: Asked, curves: Indexed, others: Indexed, ratios: list[BackwardRatio], sheet: Sheet
+) -> None:
+    """Fill rows of one kind: by a curve of their pass, else from forward curves.
+
+    `others` are the forward curves of all kernels: they tell how time goes with the head size
+    where the kernel that runs was measured at none like it.
+    """
     left = np.ones(len(asked.rows), bool)
     for answer in _answers(_of(curves, asked, asked.train_pass), asked):
         mine = left & answer.fits
@@ -129,7 +137,7 @@ def _price(asked: Asked, curves: Indexed, ratios: list[BackwardRatio], sheet: Sh
     if not left.any():
         return
     rest = asked.where(left)
-    estimate, used = _forward(curves, rest, sheet)
+    estimate, used = _forward(curves, others, rest, sheet)
     if asked.backward:
         estimate = _times_ratio(estimate, ratios, rest, sheet)
         sheet.fill(rest.rows, estimate, used, Origin.derived)
@@ -191,7 +199,9 @@ def _answers(curves: Indexed, asked: Asked) -> Iterator[Answer]:
         yield Answer(index, curve, curve.covers(head_dim), Origin.derived)
 
 
-def _forward(curves: Indexed, asked: Asked, sheet: Sheet) -> tuple[Estimate, NDArray[np.int32]]:
+def _forward(
+    curves: Indexed, others: Indexed, asked: Asked, sheet: Sheet
+) -> tuple[Estimate, NDArray[np.int32]]:
     """Forward time and curve index, by the best curve that there is for each head size."""
     same = _of(curves, asked, "forward")
     other = [(i, c) for i, c in curves if c.train_pass == "forward" and (i, c) not in same]
@@ -214,26 +224,37 @@ def _forward(curves: Indexed, asked: Asked, sheet: Sheet) -> tuple[Estimate, NDA
     for _, curve in other:
         mine = left & curve.covers(asked.shapes.head_dim)
         if mine.any():
-            estimate, index = _across_masks(curve, anchor, asked.where(mine))
+            estimate, index = _across_kernels(curve, anchor, asked.where(mine))
             put(mine, estimate, index, Origin.derived)
             if not asked.window:
                 sheet.note(
                     f"attention with{'' if asked.causal else 'out'} a causal mask at a head size "
                     "that was measured only with the other mask: derived from it"
                 )
+    nearest = (same or other)[0]
+    for _, curve in others:
+        mine = left & curve.covers(asked.shapes.head_dim, asked.causal)
+        if mine.any():
+            estimate, index = _across_kernels(curve, nearest, asked.where(mine))
+            put(mine, estimate, index, Origin.derived)
+            sheet.note(
+                f"attention of {nearest[1].kernel} at a head size that was not measured: "
+                f"in the ratio of {curve.kernel} at the two head sizes"
+            )
     if left.any():
-        index, curve = (same or other)[0]
+        index, curve = nearest
         put(left.copy(), curve.evaluate(asked.shapes.where(left)), index, Origin.extrapolated)
     return Estimate(time_s, origin, spread), used
 
 
-def _across_masks(
+def _across_kernels(
     measured: AttentionCurve, anchor: tuple[int, AttentionCurve] | None, asked: Asked
 ) -> tuple[Estimate, int]:
-    """A head size measured with another mask only.
+    """A head size that was measured with another mask only, or with another kernel only.
 
     The smooth part knows that a causal mask is half the work. The ratio between two kernels is
-    taken at the nearest head size that both know.
+    taken at the nearest head size that both know: products shrink with heads, exponentials do not,
+    so that smaller heads gain less than their share of the work, and both kernels tell so.
     """
     base = measured.evaluate(asked.shapes)
     if anchor is None:
