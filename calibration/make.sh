@@ -11,8 +11,12 @@ fit() { # NAME "PREFERENCES" FILE...
   local name=$1 prefer=$2
   shift 2
   case "$WANTED" in *" $name "*) ;; *) return 0 ;; esac
+  local file files=()
+  for file; do # files of our own lie here, all others in the folder
+    case "$file" in calibration/*) files+=("$file") ;; *) files+=("$S/$file") ;; esac
+  done
   # shellcheck disable=SC2086
-  seer fit "${@/#/$S/}" -o "calibration/$name.json" --device "$name" $prefer --date "$DATE"
+  seer fit "${files[@]}" -o "calibration/$name.json" --device "$name" $prefer --date "$DATE"
 }
 
 # Which stack answers first.
@@ -37,7 +41,8 @@ fit a100-sxm "$TORCH" gemm/a100_sxm.csv linear_train/a100_sxm.csv gemm_train_lay
   membound/a100_sxm.csv membound/a100_sxm_train.csv membound/babelstream_peaks.csv \
   vocab_ops/a100_sxm.csv fused_ops/a100_sxm.csv fused_ops/h100_sxm.csv \
   moe_grouped_gemm/a100_sxm_fused_fwd.csv optimizer/a100_sxm.csv \
-  collectives/a100_sxm.csv collectives/a100_sxm_perlmutter.csv $NETWORKS
+  collectives/a100_sxm.csv collectives/a100_sxm_perlmutter.csv \
+  calibration/measured/all_reduce_a100_sxm.csv $NETWORKS
 
 # The PCIe board was measured in its training products only; the SXM board of the same chip lends
 # steps of kernels, attention and memory-bound operators, another machine its PCIe 4.0 bus.

@@ -87,6 +87,15 @@ def test_series_of_one_scale_are_merged_by_their_median():
     assert curve.evaluate(1024.0, 8).time_s.item() == pytest.approx(1.1 * b_time(1024.0), rel=1e-9)
 
 
+def test_a_sweep_says_nothing_of_a_size_far_from_its_own_that_another_measured():
+    wide = sweep(b_time, [2.0**20, 2.0**22, 2.0**24], series="wide")
+    dip = sweep(lambda s: 0.9 * b_time(s), [1.5 * 2.0**20, 3.0 * 2.0**20], series="dip")
+    (curve,) = fit_collectives([wide, wide, dip])
+    for size in (1.5 * 2.0**20, 3.0 * 2.0**20):
+        assert curve.evaluate(size, 8).time_s.item() == pytest.approx(0.9 * b_time(size), rel=1e-9)
+    assert curve.evaluate(2.0**22, 8).time_s.item() == pytest.approx(b_time(2.0**22), rel=1e-9)
+
+
 def b_time(size):
     return 1.23e-5 + 1e-11 * size
 

@@ -22,7 +22,7 @@ ROW: dict[str, Any] = {
     "n_gpus": 64, "tp": 2, "sp": 1, "cp": 1, "ep": 1, "etp": "", "pp": 1, "vpp": 1, "mbs": 1,
     "gbs": 64, "iteration_time_s": 2.0, "gpu_class": "h100-sxm", "precision_class": "bf16",
     "schedule_class": "none", "sharding_class": "zero1", "sharding": "zero1", "shard_group": "",
-    "recompute_class": "none", "overlap_class": "", "assumptions": "",
+    "gpu": "", "recompute_class": "none", "overlap_class": "", "assumptions": "",
 }  # fmt: skip
 MIXTURE = {
     "arch": "moe", "model": "small mixture", "gated_ffn": 1, "n_experts": 16, "top_k": 2,
@@ -188,6 +188,22 @@ def test_a_rack_of_72_is_used_in_segments_of_64_unless_the_job_fills_racks(tmp_p
     assert cluster.network.bandwidth_bytes_per_s == 50e9
     full = run_of(tmp_path, **change, n_gpus=144, gbs=144).job.cluster
     assert full.devices_per_node == 72
+
+
+@pytest.mark.parametrize(
+    ("software", "gpu", "gigabytes"),
+    [
+        ("Megatron-LM v2 (2020)", "A100", 40),
+        ("Megatron-LM v2 (2020)", "A100-80GB", 80),
+        ("Megatron-LM 2021", "A100", 80),
+    ],
+)
+def test_a_run_older_than_a_board_had_the_board_before_it(
+    tmp_path: Path, software: str, gpu: str, gigabytes: int
+) -> None:
+    run = run_of(tmp_path, gpu_class="a100-sxm-80gb", gpu=gpu, software=software, sp=0)
+    assert run.job.cluster.device.memory_bytes == gigabytes * 2**30
+    assert any("memory is not published" in note for note in run.job.notes) == (gigabytes == 40)
 
 
 def test_fine_tuning_of_all_weights_is_read_and_of_adapters_is_not(tmp_path: Path) -> None:

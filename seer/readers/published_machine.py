@@ -30,6 +30,11 @@ CLUSTERS = {
 }
 """Shipped cluster whose node has the GPUs of a `gpu_class`; the row states its own network."""
 
+OF_THEIR_TIME = {"Megatron-LM v2 (2020)": {"a100-sxm-80gb": "a100-sxm-40gb"}}
+"""GPUs of stacks that are older than the boards that a table reads a bare model name as. An A100
+with 80 GB was announced on 16 November 2020; the README that prints these runs asks for PyTorch 1.5
+and container 20.03 (NVIDIA/Megatron-LM, commit 52819194): it is of the spring or summer before."""
+
 SEGMENT = 64
 """GPUs of an NVLink domain of 72 that a job of a power of two uses: 16 of its 18 trays of four, so
 that every group of up to 64 ranks stays inside (NVIDIA's launchers ask for segments of 16)."""
@@ -38,6 +43,11 @@ that every group of up to 64 ranks stays inside (NVIDIA's launchers ask for segm
 def cluster_of(row: Row, notes: list[str]) -> dict[str, Any]:
     """The shipped cluster of the row's GPU, with the network that the row states."""
     gpu = row.get("gpu_class", "")
+    if "GB" not in row.get("gpu", ""):
+        of_its_time = OF_THEIR_TIME.get(row.get("software", ""), {}).get(gpu, gpu)
+        if of_its_time != gpu:
+            notes.append(f"the memory is not published: {of_its_time}, the board of that year")
+            gpu = of_its_time
     if gpu not in CLUSTERS:
         raise ValueError(f"GPU {gpu!r}: no cluster is shipped for it")
     cluster: dict[str, Any] = read_structured(shipped.find("clusters", CLUSTERS[gpu]))
