@@ -44,3 +44,10 @@ def test_few_plans_are_counted_by_their_clear_pairs():
     found = rank(rows)
     assert found.many == ()
     assert found.few == (2, 3, 2)
+
+
+def test_repeats_of_one_plan_are_one_plan_with_their_median() -> None:
+    once = [scored(1, 1.0, time) for time in (10.0, 11.0, 20.0)]
+    assert rank(once).questions == ()  # one plan, whatever its repeats took
+    (question,) = rank([*once, scored(2, 2.0, 12.0)]).questions
+    assert (question.plans, question.pairs, question.right) == (2, 1, 1)

@@ -65,21 +65,28 @@ class Rankings:
 
 
 def rank(rows: Sequence[ScoredRun]) -> Rankings:
-    """Compare the plans of every job that was measured under two or more."""
-    asked: dict[tuple[object, ...], list[ScoredRun]] = {}
+    """Compare the plans of every job that was measured under two or more.
+
+    A plan that was measured more than once (another release, a repeat) is one plan with the median
+    of its times: which of two equal plans is faster is no question to a forecast.
+    """
+    asked: dict[tuple[object, ...], dict[tuple[object, ...], list[ScoredRun]]] = {}
     for row in rows:
         job = row.run.job
-        key = (
+        question = (
             *(row.run.group, job.model.name, job.gpus, job.cluster.name, job.framework.name),
             *(job.training.precision, job.training.sequence_length, job.training.global_batch),
         )
-        asked.setdefault(key, []).append(row)
-    return Rankings(tuple(_ranked(plans) for plans in asked.values() if len(plans) > 1))
+        plan = job.training, job.parallelism, job.placement, repr(job.framework)
+        asked.setdefault(question, {}).setdefault(plan, []).append(row)
+    found = [list(plans.values()) for plans in asked.values()]
+    return Rankings(tuple(_ranked(plans) for plans in found if len(plans) > 1))
 
 
-def _ranked(plans: Sequence[ScoredRun]) -> Ranking:
+def _ranked(repeats: Sequence[Sequence[ScoredRun]]) -> Ranking:
+    plans = [repeated[0] for repeated in repeats]
     forecast_s = np.array([plan.forecast_s for plan in plans])
-    measured_s = np.array([plan.run.published_s for plan in plans])
+    measured_s = np.array([np.median([r.run.published_s for r in same]) for same in repeats])
     clear = [
         (a, b)
         for a, b in combinations(range(len(plans)), 2)

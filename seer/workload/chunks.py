@@ -380,7 +380,7 @@ class ChunkWriter:
                     {
                         "name": "gradient accumulation",
                         "kind": int(OperatorKind.memory),
-                        "variant": "add",
+                        "variant": "gradient_accumulation",
                         "m": int(weights),
                         "n": 1,
                         "hbm_bytes": weights * per_parameter,
