@@ -299,7 +299,8 @@ class FrameworkSpec:
     recompute : str
         The default when a job does not say.
     p2p : str
-        "blocking" (a transfer blocks the sender's compute stream), "overlap" (it does not).
+        "blocking" (a transfer blocks the sender's compute stream), "in_turn" (it does, and a stage
+        sends and receives one after another), "overlap" (it does not).
     scatter_gather : bool
         Pipeline messages are cut by tp, then gathered inside the node (Megatron's
         scatter/gather); with sequence parallelism they are cut anyway.

@@ -215,13 +215,16 @@ def test_overlapped_halves_that_talk_longer_than_they_compute_are_as_long_as_the
 # ---- pipeline ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("p2p", "expected"), [("overlap", 23.0), ("blocking", 24.0)])
+@pytest.mark.parametrize(
+    ("p2p", "expected"), [("overlap", 23.0), ("blocking", 24.0), ("in_turn", 25.0)]
+)
 def test_a_transfer_delays_the_receiver_and_a_blocking_one_the_sender_too(
     p2p: str, expected: float
 ) -> None:
     # F = 3, B = 4, T = 1, two stages, two micro-batches. Free: 2 x 7 + 7 = 21, and the transfer
     # of the first activation and of the last gradient. Blocking, stage 1 also sends a gradient
-    # before its second forward
+    # before its second forward. In turn, that gradient begins behind the second activation, which
+    # stage 1 receives only when its first backward is done
     job = jobs.job(pp=2, micro_batches=2, framework={"p2p": p2p})
     plan = lay_out(job, jobs.template())
     seconds = np.zeros(len(plan.work))

@@ -30,7 +30,7 @@ def plans(draw: st.DrawFn) -> Job:
     tp, dp = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 3]))
     sharded = draw(SWITCH)
     framework = {
-        "p2p": draw(st.sampled_from(["blocking", "overlap"])),
+        "p2p": draw(st.sampled_from(["blocking", "in_turn", "overlap"])),
         "scatter_gather": draw(SWITCH),
         "tp_overlap": draw(st.sampled_from(["none", "dgrad", "pipelined"])),
         "dp_overlap": draw(SWITCH),
@@ -96,7 +96,7 @@ def zero_bubble_plans(draw: st.DrawFn) -> Job:
         model=model,
         training={"recompute": draw(st.sampled_from(["none", "full"]))},
         framework={
-            "p2p": draw(st.sampled_from(["blocking", "overlap"])),
+            "p2p": draw(st.sampled_from(["blocking", "in_turn", "overlap"])),
             "tp_overlap": draw(st.sampled_from(["none", "dgrad", "pipelined"])),
             "dp_overlap": draw(SWITCH),
             "param_gather_overlap": draw(SWITCH),

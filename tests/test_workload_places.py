@@ -97,7 +97,7 @@ def placed_jobs(draw: st.DrawFn) -> Job:
         micro_batches=pp,
         model=model,
         framework={
-            "p2p": draw(st.sampled_from(["blocking", "overlap"])),
+            "p2p": draw(st.sampled_from(["blocking", "in_turn", "overlap"])),
             "dp_overlap": draw(st.booleans()),
             "param_gather_overlap": draw(st.booleans()),
             "parameters": jobs.FRAMEWORK.parameters | {"fused_attention": 1.0},

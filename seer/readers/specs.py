@@ -111,7 +111,7 @@ class _Cluster(Spec):
 
 
 _FRAMEWORK_CHOICES: dict[str, Any] = {
-    "p2p": Literal["blocking", "overlap"],
+    "p2p": Literal["blocking", "in_turn", "overlap"],
     "tp_overlap": Literal["none", "dgrad", "pipelined"],
     "recompute": Recompute,
     "dispatchers": dict[Annotated[str, Field(pattern=r"^[0-9]{1,6}$")], Dispatcher],

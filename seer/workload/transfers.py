@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from seer.workload.logical import Logical
 from seer.workload.plan import Plan
 from seer.workload.slots import Slots
+
+PLAIN = ("gpipe", "1f1b")
+"""Schedules of the engine that transfers in turn; others could wait in a circle."""
 
 
 def add_transfers(plan: Plan, slots: Slots, logical: Logical) -> None:
@@ -12,9 +18,11 @@ def add_transfers(plan: Plan, slots: Slots, logical: Logical) -> None:
 
     A transfer is one operator in two streams: the sender's to that peer in that direction, and the
     receiver's from it, each in the order of that side's own program. With a blocking framework the
-    sender's next slot waits for it. Neighbouring virtual stages on one stage (the turn of a V)
-    hand over without one.
+    sender's next slot waits for it; `in_turn` so does what that slot receives.
+    Neighbouring virtual stages on one stage (the turn of a V) hand over without one.
     """
+    blocking = plan.job.framework.p2p != "overlap"
+    sent, received = np.full((2, 2, len(slots.passes)), -1)
     for backward, found in enumerate(slots.passes.transfers):
         logical.connect(slots.exit[found.near_from], slots.enter[found.near_to])
         from_slot, to_slot = found.from_slot, found.to_slot
@@ -25,8 +33,33 @@ def add_transfers(plan: Plan, slots: Slots, logical: Logical) -> None:
         transfer = logical.add(rows, sender, "rank", micro_batch=found.micro_batch, peer=receiver)
         logical.connect(slots.exit[from_slot], transfer)
         logical.connect(transfer, slots.enter[to_slot])
-        if plan.job.framework.p2p == "blocking":
+        sent[backward, from_slot], received[backward, to_slot] = transfer, transfer
+        if blocking:
             same_stage = from_slot + 1 <= slots.stage_end[sender]
             logical.connect(transfer[same_stage], slots.enter[from_slot[same_stage] + 1])
         for stage, name, mine in found.queues:
             logical.issue(stage, name, transfer[mine])
+    if plan.job.framework.p2p == "in_turn" and plan.job.parallelism.schedule in PLAIN:
+        _in_turn(slots, logical, sent, received)
+
+
+def _in_turn(
+    slots: Slots, logical: Logical, sent: NDArray[np.int64], received: NDArray[np.int64]
+) -> None:
+    """A stage receives when its pass before is done, and has sent what that pass made.
+
+    `sent` and `received` are the transfers out of and into each slot, int64[2, L], of activations
+    and of gradients; -1 = none. Where a forward follows a backward the pair of stages between them
+    has the other order, an activation before a gradient, which the other stage of the pair sees as
+    a forward followed by a backward. Source: DeepSpeed, deepspeed/runtime/pipe/schedule.py
+    (TrainSchedule.steps) and p2p.py: every send and receive blocks, and both directions of a pair
+    share a communicator.
+    """
+    slot = np.arange(len(slots.passes) - 1)
+    follows = slots.stage[slot] == slots.stage[slot + 1]
+    for into in (0, 1):
+        posted = follows & (received[into, slot + 1] >= 0)
+        logical.connect(slots.exit[slot[posted]], received[into, slot[posted] + 1])
+    for out, into in ((0, 0), (0, 1), (1, 1)):
+        both = follows & (sent[out, slot] >= 0) & (received[into, slot + 1] >= 0)
+        logical.connect(sent[out, slot[both]], received[into, slot[both] + 1])

@@ -157,7 +157,7 @@ def _framework(job: Job) -> Iterator[str]:
         yield "--overlap-param-gather"
     if framework.tp_overlap == "pipelined":
         yield "--tp-comm-overlap"
-    if framework.p2p == "blocking":
+    if framework.p2p != "overlap":
         yield "--no-overlap-p2p-communication"
     if framework.parameters.get("fused_loss"):
         yield "--cross-entropy-loss-fusion"
