@@ -115,6 +115,15 @@ def test_permutation_of_separate_operators_moves_more_than_one_kernel_does() -> 
     assert hbm.tolist() == [(copies + 1) * token]
 
 
+def test_quantised_experts_behind_an_all_to_all_copy_their_rows_to_whole_blocks() -> None:
+    moved = 1024 * 4 * 1024 * 2.0
+    for name in ("expert padding forward", "expert unpadding backward"):
+        assert work_named(job(8, "training.precision=fp8"), name)[0].tolist() == [2 * moved]
+        fused = job(8, "training.precision=fp8", "parallelism.dispatcher=deepep")
+        for other in (job(8), fused):
+            assert work_named(other, name)[0].size == 0
+
+
 def test_fused_experts_run_neither_activation_nor_limits_as_operators_in_quantised_types() -> None:
     edits = ("framework=megatron-core-26.06",)
     fused = job(8, *edits, "training.precision=mxfp8", activation="clamped_swiglu")

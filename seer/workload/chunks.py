@@ -69,7 +69,7 @@ def template_values(job: Job) -> dict[str, float]:
             "eager_permutation": 0.0,
         }
         | dict(job.framework.parameters)
-        | {"fused_experts": fused_experts(job)}
+        | {"fused_experts": fused_experts(job), "expert_padding": expert_padding(job)}
     )
 
 
@@ -77,6 +77,17 @@ def fused_experts(job: Job) -> float:
     """1 where activation and quantisation run in the experts' GEMM: quantised types alone."""
     quantised = job.training.precision in ("mxfp8", "nvfp4")
     return job.framework.parameters.get("fused_experts", 0.0) if quantised else 0.0
+
+
+def expert_padding(job: Job) -> float:
+    """1 where the rows of each expert are copied to whole blocks of a quantised type.
+
+    Copies of their own follow an all-to-all; fused dispatch and fused experts leave none.
+    """
+    plain = job.training.precision in ("bf16", "fp16", "fp32")
+    if plain or fused_experts(job) or dispatcher(job) != "alltoall":
+        return 0.0
+    return job.framework.parameters.get("expert_padding", 0.0)
 
 
 def dispatcher(job: Job) -> str:
