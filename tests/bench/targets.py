@@ -21,10 +21,11 @@ from seer.workload import Plan, Slot, fold
 from seer.workload.slots import lay_slots
 
 try:  # by pytest, or run as a script
-    from bench import targets_domains, targets_network
+    from bench import targets_domains, targets_network, targets_recompute
 except ModuleNotFoundError:
     import targets_domains  # type: ignore[import-not-found, no-redef]
     import targets_network  # type: ignore[import-not-found, no-redef]
+    import targets_recompute  # type: ignore[import-not-found, no-redef]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "targets.md"
 
@@ -305,7 +306,7 @@ def deepseek_table() -> list[str]:
     means = [phases(*found) for found in both]
 
     def rows() -> Iterator[tuple[str, ...]]:
-        steps = [played.timeline.makespan_s for _, played in both]
+        steps = (played.timeline.makespan_s for _, played in both)
         shown = (f"{s:.3f} ({targets_network.off(s, DEEPSEEK_STEP_S)})" for s in steps)
         yield "**step**", f"{DEEPSEEK_STEP_S:.3f}", *shown
         for name, published in DEEPSEEK_PHASES_S.items():
@@ -357,9 +358,8 @@ def zero_bubble_table() -> list[str]:
                 cells.append(f"{published[schedule]:.2f} / {samples_per_gpu_s(found):.2f}")
             yield (f"{model}, {m}", *cells)
 
-    return targets_network.table_of(
-        "| model, micro-batches | 1F1B | interleaved | ZB-1p | ZB-2p |", rows()
-    )
+    head = "| model, micro-batches | 1F1B | interleaved | ZB-1p | ZB-2p |"
+    return targets_network.table_of(head, rows())
 
 
 def memory_table() -> list[str]:
@@ -368,9 +368,8 @@ def memory_table() -> list[str]:
     def rows() -> Iterator[tuple[str, ...]]:
         for model, m in list(ZERO_BUBBLE)[::2]:
             peaks = [zero_bubble(model, m, s).peak_bytes.max() / 1e9 for s in SCHEDULES]
-            published = ZERO_BUBBLE_GB[model]
-            cells = [f"{published[s]:.0f} / {p:.0f}" for s, p in zip(SCHEDULES, peaks, strict=True)]
-            yield (model, *cells)
+            both = zip(ZERO_BUBBLE_GB[model].values(), peaks, strict=True)
+            yield model, *(f"{published:.0f} / {peak:.0f}" for published, peak in both)
 
     return targets_network.table_of("| model | 1F1B | interleaved | ZB-1p | ZB-2p |", rows())
 
@@ -383,6 +382,7 @@ TABLES: Mapping[str, Any] = {
     "memory": memory_table,
     **targets_domains.TABLES,
     **targets_network.TABLES,
+    **targets_recompute.TABLES,
 }
 
 
