@@ -201,11 +201,20 @@ def test_a_transfer_between_nodes_takes_the_efficiency_of_one_nic():
 
 def test_an_all_to_all_sends_what_leaves_the_node_through_its_own_nic():
     # 4 nodes of 8: three quarters leave, over 50 GB/s at 90 %; half of the all-reduce overhead.
-    for kind in ("all_to_all", "dispatch", "combine"):
+    # A dispatch kernel sends a token of eight experts to 4 (1 - (3/4)^8) nodes, once to each.
+    once = 4 * (1 - 0.75**8) / 8
+    for kind, share in (("all_to_all", 1.0), ("dispatch", once), ("combine", once)):
         estimate, _, _ = price(kind, 32, 4, 2.0**28, [NV, IB8])
-        expected = 0.5e-4 + 0.75 * 2.0**28 / (0.9 * 50e9)
+        expected = 0.5e-4 + 0.75 * share * 2.0**28 / (0.9 * 50e9)
         assert estimate.time_s.item() == pytest.approx(expected, rel=1e-3)
         assert estimate.origin.item() == Origin.derived
+
+
+def test_a_dispatch_takes_no_less_than_every_copy_by_nvlink():
+    # 2 nodes of 256: over NICs of 500 GB/s a quarter of the copies is quick
+    inside, _, _ = price("all_to_all", 512, 1, 2.0**28, [NV, IB8])
+    across, _, _ = price("dispatch", 512, 2, 2.0**28, [NV, IB8], cluster(500e9, "ib1"))
+    assert across.time_s.item() == pytest.approx(inside.time_s.item())
 
 
 def test_small_messages_take_the_shape_of_a_fabric_measured_there():

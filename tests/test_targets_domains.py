@@ -13,11 +13,13 @@ WITHIN = 0.15
 
 def test_experts_gain_much_from_a_larger_domain_and_dense_models_little() -> None:
     gains = {name: targets.domain_steps(name)[1] for name in targets.DOMAIN_JOBS}
-    experts = gains.pop("deepseek-v3-2048xh800")
-    assert experts.speedup > 1.25
+    plain, merged = gains.pop(f"{targets.DUALPIPE}, all-to-all"), gains.pop(targets.DUALPIPE)
+    assert plain.speedup > 1.25
+    assert plain.speedup > merged.speedup > 1.05
+    assert merged.forward_speedup > 1.15  # a backward hides what a forward alone cannot
     for dense in gains.values():
         assert 1.0 <= dense.speedup < 1.02
-        assert experts.speedup - 1.0 > 10.0 * (dense.speedup - 1.0)
+        assert merged.speedup - 1.0 > 5.0 * (dense.speedup - 1.0)
 
 
 @pytest.mark.parametrize("model", targets.PAIRS)
@@ -32,11 +34,11 @@ def test_the_gain_of_a_product_is_forecast_with_the_published_rates_of_its_excha
 
 
 @pytest.mark.parametrize("model", targets.PAIRS)
-def test_as_shipped_the_gain_of_a_product_is_forecast_within_a_third(model: str) -> None:
-    # kernels measured on another cluster exchange too slowly there: see docs/targets.md
+def test_as_shipped_the_gain_of_a_product_is_forecast_within_a_fifth(model: str) -> None:
+    # exchange between nodes by kernels measured on another cluster: see docs/targets.md
     ours, theirs = targets.PAIRS[model]
     ratio = targets.tokens(model, 0) / targets.tokens(model, 1)
-    assert ratio == pytest.approx(ours.published / theirs.published, rel=0.33)
+    assert ratio == pytest.approx(ours.published / theirs.published, rel=0.2)
 
 
 @pytest.mark.parametrize("kind", ["dispatch", "combine"])

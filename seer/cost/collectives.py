@@ -29,6 +29,7 @@ from seer.calibration import Calibration
 from seer.calibration.collective import IN_NODE, CollectiveCurve, bus_factor
 from seer.calibration.estimate import Estimate
 from seer.cluster import Cluster, Span
+from seer.cost.dispatch import PLAIN, merged_share
 from seer.cost.group import Group, Note, Priced, words_of
 from seer.cost.lenders import (
     POINT_TO_POINT,
@@ -45,7 +46,7 @@ from seer.graph.kinds import COMMUNICATION, OperatorKind, Origin
 from seer.graph.work import WorkTable
 
 Floats = NDArray[np.float64]
-GroupKey = tuple[int, int, int, float, Span | None]
+GroupKey = tuple[int, int, int, float, Span | None, bool]
 
 COLLECTIVE_OF = {kind: kind.name for kind in COMMUNICATION} | {
     OperatorKind.dispatch: "all_to_all",
@@ -85,7 +86,8 @@ def price_communication(
     notes: dict[Note, None] = {}
     for key, at in _equal_groups(work, rows).items():
         group = _group(work, rows, key, at, cluster)
-        priced = _price(group, calibration, cluster)
+        price = _merged if key[-1] else _price
+        priced = price(group, calibration, cluster)
         time[at] = np.maximum(priced.estimate.time_s, bound_s(group, cluster))
         origin[at], spread[at] = priced.estimate.origin, priced.estimate.spread
         curve[at] = priced.curve
@@ -129,7 +131,9 @@ def _equal_groups(work: WorkTable, rows: NDArray[np.intp]) -> dict[GroupKey, lis
     groups: dict[GroupKey, list[int]] = {}
     columns = (work.kind, work.group_ranks, work.group_nodes, work.nic_share)
     spans = [work.span_of(i) for i in rows.tolist()]
-    values = (*(column[rows].tolist() for column in columns), spans)
+    merged = np.isin(work.kind[rows], (OperatorKind.dispatch, OperatorKind.combine))
+    merged &= (work.group_nodes[rows] > 1) & [work.variant[i] != PLAIN for i in rows.tolist()]
+    values = (*(column[rows].tolist() for column in columns), spans, merged.tolist())
     for at, key in enumerate(zip(*values, strict=True)):
         groups.setdefault(key, []).append(at)
     return groups
@@ -138,7 +142,7 @@ def _equal_groups(work: WorkTable, rows: NDArray[np.intp]) -> dict[GroupKey, lis
 def _group(
     work: WorkTable, rows: NDArray[np.intp], key: GroupKey, at: list[int], cluster: Cluster
 ) -> Group:
-    kind, n_ranks, n_nodes, nic_share, span = key
+    kind, n_ranks, n_nodes, nic_share, span, merged = key
     first = int(rows[at[0]])
     where = f"work row {first} ({work.name[first]})"
     if OperatorKind(kind) not in COLLECTIVE_OF:
@@ -153,7 +157,8 @@ def _group(
     collective = COLLECTIVE_OF[OperatorKind(kind)]
     way = find_way(collective, n_ranks, nic_share, cluster, span)
     # An empty message still costs its latency; one byte keeps its logarithm finite.
-    size = np.maximum(work.message_bytes[rows[at]], 1.0)
+    share = merged_share(n_nodes) if merged else 1.0
+    size = np.maximum(share * work.message_bytes[rows[at]], 1.0)
     return Group(collective, n_ranks, n_nodes, way, size, nic_share, span)
 
 
@@ -170,6 +175,25 @@ def _price(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
         return found
     later = replace(found.estimate, time_s=found.estimate.time_s + group.way.delay_s)
     return found._replace(estimate=later)
+
+
+def _merged(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
+    """A kernel that sends a token once to each node: `message_bytes` of them, as `_group` has it.
+
+    From there every copy goes by NVLink at the same time, which takes longer in large domains.
+    """
+    copies = group.message_bytes / merged_share(group.n_nodes)
+    between = _price(group, calibration, cluster)
+    inside = _inside(replace(group, n_nodes=1, message_bytes=copies), calibration, cluster)
+    ours, theirs = between.estimate, inside.estimate
+    longer = ours.time_s >= theirs.time_s
+    merged = Estimate(
+        np.maximum(ours.time_s, theirs.time_s),
+        np.full(len(longer), Origin.derived, np.int8),
+        np.where(longer, ours.spread, theirs.spread),
+    )
+    note = "each token once to each node, every copy by NVLink from there", words_of(group)
+    return Priced(merged, between.curve, note)
 
 
 def _inside(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:

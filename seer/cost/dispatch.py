@@ -25,6 +25,15 @@ _SPREAD = 0.1
 about this much."""
 
 
+def merged_share(n_nodes: int) -> float:
+    """Share of the copies of tokens that cross between nodes when each node gets one of them.
+
+    A token of `TOP_K` uniformly drawn experts reaches N (1 - (1 - 1/N)^k) of N nodes, of k copies.
+    Source: DeepSeek-V3 report, section 3.2.2 (over InfiniBand once to each node, then by NVLink).
+    """
+    return float(n_nodes * (1.0 - (1.0 - 1.0 / n_nodes) ** TOP_K) / TOP_K)
+
+
 def price_dispatch(
     work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
 ) -> Rows:

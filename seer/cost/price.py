@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.calibration import Calibration, MemoryCurve, PolynomialCurve
+from seer.calibration import Calibration, LawCurve, MemoryCurve, PolynomialCurve
 from seer.cluster import Cluster
 from seer.cost.attention import price_attention
 from seer.cost.collectives import communication_bound_s, price_communication
@@ -97,12 +97,19 @@ def least_s(
 
     `curve` and `origin` are those of its pricing. A memory-bound kernel that was measured is held
     to its own ideal traffic where that is less: a fused one moves less than its template states.
-    Traffic that the second-level cache may serve bounds nothing. 0 for rows that nothing bounds.
+    Traffic that the second-level cache may serve bounds nothing, nor do the copies of a token that
+    a dispatch kernel merges on their way. 0 for rows that nothing bounds.
     """
     bound = _compute_bound_s(work, calibration, cluster, curve, origin)
     kinds = tuple(int(kind) for kind in COMMUNICATION)
     rows = np.flatnonzero(np.isin(work.kind, kinds) & np.isnan(work.measured_s))
     bound[rows] = communication_bound_s(work, rows, cluster)
+    merged = [
+        i
+        for i, one in enumerate(calibration.curves)
+        if isinstance(one, LawCurve) and one.law == "dispatch"
+    ]
+    bound[np.isin(curve, merged)] = 0.0
     return bound
 
 

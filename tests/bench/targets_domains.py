@@ -99,13 +99,20 @@ def gb300_busbw(racks: int, calibration: str = "gb300") -> float:
 
 # ---- only the domain changes ------------------------------------------------------------------
 
-DOMAIN_JOBS = ("llama3-70b-1024xh100", "llama3-405b-8192xh100", "deepseek-v3-2048xh800")
+DUALPIPE = "deepseek-v3-2048xh800"
+DOMAIN_JOBS = {
+    "llama3-70b-1024xh100": (),
+    "llama3-405b-8192xh100": (),
+    DUALPIPE: (),
+    f"{DUALPIPE}, all-to-all": ("parallelism.dispatcher=alltoall",),
+}
+"""Jobs by name, and what is changed in them."""
 
 
 @cache
 def domain_steps(job: str) -> tuple[DomainStep, ...]:
     """Domains of 8 and of 72."""
-    return compare_domains(read_job(job), (8, 72))
+    return compare_domains(read_job(job.split(",")[0], DOMAIN_JOBS[job]), (8, 72))
 
 
 # ---- two products -----------------------------------------------------------------------------
