@@ -56,7 +56,7 @@ def sweep(
     """
     for cache in (True, False):
         try:
-            follow, run, _ = _compiled(cache)
+            follow, run, *_ = _compiled(cache)
             follower_ptr, follower, unmet = follow(
                 len(duration), successor_ptr, successor, stream_ptr, stream_operator
             )
@@ -66,6 +66,30 @@ def sweep(
         except _CACHE_ERRORS:
             continue
         return start, waited_for, unmet
+    return None
+
+
+def gains_by_bin(
+    binned: NDArray[np.uint8],
+    value: NDArray[np.float64],
+    branch: NDArray[np.intp],
+    size: tuple[int, int, int],
+    ridge: float,
+) -> NDArray[np.float64] | None:
+    """`seer.fit.trees._gains`, to the bit; None without numba.
+
+    `binned` is uint8[n, features], `value` and `branch` are [n]; `size` is (branches, features,
+    bins), and what comes back float64[features, bins].
+    """
+    for cache in (True, False):
+        try:
+            gain = np.zeros(size[1:])
+            _compiled(cache)[3](binned, value, branch, np.zeros((*size, 2)), ridge, gain)
+        except ImportError:
+            return None
+        except _CACHE_ERRORS:
+            continue
+        return gain
     return None
 
 
@@ -132,11 +156,12 @@ def _linked(
 
 
 @functools.cache
-def _compiled(cache: bool) -> tuple[Kernel, Kernel, Kernel]:
+def _compiled(cache: bool) -> tuple[Kernel, Kernel, Kernel, Kernel]:
     import numba  # 0.7 s: only large graphs pay it
 
-    follow, run, in_order = (numba.njit(cache=cache)(f) for f in (_follow, _run, _run_in_order))
-    return follow, run, in_order
+    functions = (_follow, _run, _run_in_order, _gain_in_bins)
+    follow, run, in_order, gain = (numba.njit(cache=cache)(function) for function in functions)
+    return follow, run, in_order, gain
 
 
 def _follow(n, successor_ptr, successor, stream_ptr, stream_operator):  # type: ignore[no-untyped-def]
@@ -213,3 +238,29 @@ def _run_in_order(duration, stream, before, after):  # type: ignore[no-untyped-d
             ready[after[e]] = max(ready[after[e]], end)
             e += 1
     return last
+
+
+def _gain_in_bins(binned, value, branch, sums, ridge, gain):  # type: ignore[no-untyped-def]
+    """Row after row, bin after bin and branch after branch, so that sums have one order.
+
+    `sums` are zeros, [branches, features, bins, 2]: of the rows, and of their values.
+    """
+    branches, features, bins, _ = sums.shape
+    flat = sums.reshape(-1)
+    for i in range(len(value)):
+        start, x = np.uint64(branch[i] * features * bins * 2), value[i]
+        for f in range(features):
+            at = start + np.uint64((f * bins + binned[i, f]) * 2)
+            flat[at] += 1.0
+            flat[at + np.uint64(1)] += x
+    for b in range(branches):
+        for f in range(features):
+            for j in range(1, bins):
+                sums[b, f, j, 0] += sums[b, f, j - 1, 0]
+                sums[b, f, j, 1] += sums[b, f, j - 1, 1]
+            rows, whole = sums[b, f, bins - 1]
+            for j in range(bins):
+                count, total = sums[b, f, j]
+                other = whole - total
+                own_gain = total * total / (count + ridge)
+                gain[f, j] += own_gain + other * other / (rows - count + ridge)

@@ -15,6 +15,7 @@ FLOORS = {
     "errors": 0,
     "units": 0,
     "memo": 0,
+    "processes": 0,
     "graph": 1,
     "spec": 1,
     "cluster": 1,

@@ -139,6 +139,7 @@ def fit_tables(
     date: str,
     commands: Sequence[str],
     progress: Progress | None,
+    processes: int = 1,
 ) -> Calibration:
     """The calibration of tables that were read from `files`, with what is shipped beside them."""
     from seer.fit import fit_calibration  # scipy costs a second

@@ -164,6 +164,7 @@ def _fit(
     output: Output,
 ) -> Calibration:
     from seer.api.fitting import fit_tables
+    from seer.processes import usable_cores
 
     calibration = fit_tables(
         tables,
@@ -174,6 +175,7 @@ def _fit(
         prefer=options["prefer"] or (),
         date=day,
         commands=[command],
+        processes=usable_cores(),
         progress=lambda curve, done, total: output.progress(f"{done} of {total}: {curve}"),
     )
     output.progress("")

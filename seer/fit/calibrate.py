@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,20 +22,18 @@ from seer.calibration.device import MeasuredDevice
 from seer.calibration.fabric import Fabric
 from seer.errors import UsageError, nearest
 from seer.fit.accumulate import fit_accumulate
-from seer.fit.attention import fit_attention, fit_backward_ratio
+from seer.fit.attention import fit_backward_ratio
 from seer.fit.collective import fit_collectives
 from seer.fit.describe import FORMS
-from seer.fit.gemm import Bases, fit_gemm, with_gradient_factor, with_repeat_spread
-from seer.fit.laws import LAW_OF, fit_laws
-from seer.fit.lend import lend_attention, lend_memory, lent_law
-from seer.fit.lend_gemm import lend_gemms, sibling_of
+from seer.fit.gemm import with_gradient_factor, with_repeat_spread
+from seer.fit.lend import lend_attention, lend_memory
+from seer.fit.lend_gemm import lend_gemms
 from seer.fit.memory import GENERIC_VARIANTS, fit_memory
 from seer.fit.names import device_key, is_other_board, is_relative, model_of, stem_of
+from seer.fit.pieces import Fitting, law_tasks, own_tasks
 from seer.fit.polynomial import fit_polynomial
 from seer.fit.tables import FEWEST_POINTS, KEYS, POLYNOMIAL_KEYS, of_kind, parts
-
-Progress = Callable[[str, int, int], None]
-Licence = Callable[[str], str]
+from seer.fit.tasks import Licence, Progress, run_tasks
 
 
 def fit_measurements(
@@ -45,6 +45,7 @@ def fit_measurements(
     fabrics: Mapping[str, Fabric] | None = None,
     devices: Mapping[str, MeasuredDevice] | None = None,
     date: str = "",
+    processes: int = 1,
     progress: Progress | None = None,
 ) -> tuple[Curve, ...]:
     """Fit every curve that the measurements allow, best first within a kind.
@@ -63,6 +64,8 @@ def fit_measurements(
         Data-sheet figures of this device and its relatives.
     date : str
         ISO date, written into every curve.
+    processes : int
+        How many fit at once where there is much to do; the curves are the same.
     progress : function (what, done, total), optional
 
     Raises
@@ -72,33 +75,24 @@ def fit_measurements(
     """
     if form not in FORMS:
         raise UsageError(f"there is no form '{form}'", hint=nearest(form, FORMS))
-    licence, devices = _licence_of(licences or {}), devices or {}
+    licence, devices = partial(_licence_of, dict(licences or {})), devices or {}
     own = [table for table in measurements if not is_relative(table, device)]
     relatives = [table for table in measurements if is_relative(table, device)]
     keys = POLYNOMIAL_KEYS if form == "polynomial" else KEYS
     tables = {kind: of_kind(own, kind, device) for kind in KEYS}
     jobs = [(kind, part) for kind, table in tables.items() if table for part in parts(table, keys)]
-    curves: list[Curve] = []
-    bases: Bases = {}
-    multiprocessors = _multiprocessors(device, devices)
-    for done, (kind, part) in enumerate(jobs):
-        if progress:
-            progress(_name(kind, part), done, len(jobs))
-        if kind == "gemm" and form != "polynomial":
-            beside = [p for k, p in jobs if k == kind and p is not part]
-            more: dict[str, Any] = {
-                "sibling": sibling_of(part, beside, relatives, device),
-                "bases": bases,
-            }
-            more["multiprocessors"] = multiprocessors
-            curves.append(fit_gemm(part, form, licence, date, **more))
-        else:
-            curves.append(_fit_one(kind, part, form, licence, date, multiprocessors))
+    fitting = Fitting(form, licence, date, _multiprocessors(device, devices))
+    tasks = own_tasks(jobs, relatives, device, fitting)
+    laws = [] if form == "polynomial" else list(law_tasks(own, relatives, device, fitting))
+    found = [*chain(*run_tasks([*tasks, *laws], processes, progress))]
+    curves, law_curves = found[: len(jobs)], found[len(jobs) :]
     if form == "polynomial":
         curves += _network_polynomials(own, licence, date)
     else:
         curves = _completed(curves, tables, relatives, device, form, licence, date)
-        curves += _from_relatives(curves, own, relatives, device, devices, form, licence, date)
+        curves += _from_relatives(
+            curves, law_curves, relatives, device, devices, form, licence, date
+        )
         curves += fit_collectives(
             [table for table in own if table.kind == "collective"],
             borrowed=[table for table in relatives if table.kind == "collective"],
@@ -108,7 +102,7 @@ def fit_measurements(
             device=device,
         )
     if progress:
-        progress("done", len(jobs), len(jobs))
+        progress("done", len(tasks) + len(laws), len(tasks) + len(laws))
     if not curves:
         raise UsageError("none of these measurements gives a curve", where=device)
     return tuple(sorted(curves, key=_preference))
@@ -116,7 +110,7 @@ def fit_measurements(
 
 def _from_relatives(
     curves: Sequence[Curve],
-    own: Sequence[Measurements],
+    laws: Iterable[Curve],
     relatives: Sequence[Measurements],
     device: str,
     devices: Mapping[str, MeasuredDevice],
@@ -130,29 +124,9 @@ def _from_relatives(
     if not any(isinstance(c, AttentionCurve) for c in curves):
         boards = [table for table in relatives if is_other_board(table.file, device)]
         yield from lend_attention(boards, form, licence, date, _multiprocessors(device, devices))
-    for kind in LAW_OF:
-        yield from _laws(kind, own, relatives, device, form, licence, date)
+    yield from laws
     yield from _lent_gemms(curves, relatives, device, devices, licence, date)
     yield from _lent(curves, relatives, device, bandwidth, form, licence, date)
-
-
-def _laws(
-    kind: str,
-    own: Sequence[Measurements],
-    relatives: Sequence[Measurements],
-    device: str,
-    form: str,
-    licence: Licence,
-    date: str,
-) -> Iterator[Curve]:
-    """The device's own laws, or as they are those of the relatives that were passed."""
-    table = of_kind(own, kind, device)
-    lent = None if table else of_kind(relatives, kind, device)
-    if table:
-        yield from fit_laws(table, form, licence, date)
-    elif lent:
-        whose = stem_of(lent.file.split(", ")[0])
-        yield from (lent_law(c, whose) for c in fit_laws(lent, form, licence, date))
 
 
 def _multiprocessors(device: str, devices: Mapping[str, MeasuredDevice]) -> int:
@@ -160,14 +134,10 @@ def _multiprocessors(device: str, devices: Mapping[str, MeasuredDevice]) -> int:
     return devices[name].multiprocessors if name else 0
 
 
-def _licence_of(licences: Mapping[str, str]) -> Licence:
+def _licence_of(licences: Mapping[str, str], source: str) -> str:
     """Licence of a source by the longest prefix that is known."""
-
-    def licence(source: str) -> str:
-        prefix = max((p for p in licences if source.startswith(p)), key=len, default="")
-        return licences.get(prefix, "not stated")
-
-    return licence
+    prefix = max((p for p in licences if source.startswith(p)), key=len, default="")
+    return licences.get(prefix, "not stated")
 
 
 def _completed(
@@ -253,6 +223,7 @@ def fit_calibration(
     prefer: Sequence[str] = (),
     date: str = "",
     commands: Sequence[str] = (),
+    processes: int = 1,
     progress: Progress | None = None,
 ) -> Calibration:
     """The calibration of one device from its measurements; see `fit_measurements`."""
@@ -264,6 +235,7 @@ def fit_calibration(
         fabrics=fabrics,
         devices=devices,
         date=date,
+        processes=processes,
         progress=progress,
     )
     stacks = {c.stack for c in curves if isinstance(c, GemmCurve)}
@@ -287,21 +259,6 @@ def fit_calibration(
             "No sustained factor is declared.",
         ),
     )
-
-
-def _name(kind: str, part: Measurements) -> str:
-    return " ".join([kind, *(str(part[column][0]) for column in KEYS[kind])])
-
-
-def _fit_one(
-    kind: str, part: Measurements, form: str, licence: Licence, date: str, multiprocessors: int
-) -> Curve:
-    if form == "polynomial":
-        key = {column: str(part[column][0]) for column in POLYNOMIAL_KEYS[kind]}
-        return fit_polynomial(part, key, licence, date)
-    if kind == "attention":
-        return fit_attention(part, form, licence, date, multiprocessors=multiprocessors)
-    return fit_memory(part, form, licence, date)
 
 
 def _ratios(

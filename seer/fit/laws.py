@@ -45,16 +45,14 @@ Both = tuple[LawCurve, LawCurve]
 """A curve without trees and with them."""
 
 
-def fit_laws(
-    table: Measurements, form: str, licence: Callable[[str], str], date: str
-) -> Iterator[LawCurve]:
-    """One curve for every stack and key of a table."""
+def law_parts(table: Measurements) -> Iterator[Measurements]:
+    """A table cut into the rows of each curve, one for every stack and key."""
     columns = [table[name] for name in (*KEYS[table.kind], "stack")]
     labels = np.array(["\t".join(map(str, row)) for row in zip(*columns, strict=True)], object)
     for label in sorted(set(labels)):
         rows = np.flatnonzero(labels == label)
         if len(rows) >= FEWEST_POINTS:
-            yield fit_law(table.where(rows), form, licence, date)
+            yield table.where(rows)
 
 
 def fit_law(table: Measurements, form: str, licence: Callable[[str], str], date: str) -> LawCurve:

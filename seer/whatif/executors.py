@@ -8,15 +8,14 @@ one died is theirs; `run` only keeps account of what came back.
 from __future__ import annotations
 
 import logging
-import os
-import signal
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from seer.errors import UsageError, nearest
+from seer.processes import pool, usable_cores
 
 SCHEMES = ("auto", "here", "processes", "processes:N", "dask://HOST:PORT", "ray://HOST:PORT")
 """What `--on` takes; `local` in place of HOST:PORT starts a cluster on this machine."""
@@ -69,13 +68,6 @@ def open_workers(on: str) -> Workers:
     return Workers(Here(), 1, lambda: None)
 
 
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class Here(Executor):
     """Runs what is submitted at once, in this process."""
 
@@ -90,20 +82,8 @@ class Here(Executor):
 
 
 def _processes(count: int) -> Workers:
-    # Not fork: this process may have threads (a notebook, numba), and locks would be copied held.
-    import multiprocessing
-
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload(["seer.whatif.chunk"])
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=ignore_interrupts)
-    return Workers(pool, count, lambda: pool.shutdown(wait=True, cancel_futures=True))
-
-
-def ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of a terminal: the one that keeps the results answers it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    workers = pool(count, ["seer.whatif.chunk"])
+    return Workers(workers, count, lambda: workers.shutdown(wait=True, cancel_futures=True))
 
 
 def _dask(address: str) -> Workers:

@@ -13,6 +13,7 @@ from seer.calibration import Calibration
 from seer.errors import UsageError
 from seer.graph.template import LayerTemplate
 from seer.plans import evaluate
+from seer.processes import usable_cores
 from seer.readers import read_calibration, read_layer_template, shipped
 from seer.whatif.chunk import (
     LOST_REASON,
@@ -24,7 +25,7 @@ from seer.whatif.chunk import (
     Task,
     evaluate_chunk,
 )
-from seer.whatif.executors import Workers, check_place, open_workers, usable_cores
+from seer.whatif.executors import Workers, check_place, open_workers
 
 HERE_S = 2.0
 """So long plans are evaluated in this process before others are started, which takes about as
