@@ -6,9 +6,10 @@ For every device and precision the anchors follow from a rule, not from their er
 three source groups with the most dense rows that can be forecast, the row with the median published
 utilisation, so a typical run. Mixtures of experts are no anchors: what is unknown about them is not
 the clock. A device and precision with fewer than four rows gets no factor, since too little would
-remain to score. Prints the `seer fit --from-run` commands; `--write` runs them, and then keeps the
-factors that say something: those further from 1 than sqrt(2) standard errors, where one parameter
-more is worth its cost (Akaike 1974). The error of a lone anchor is the spread of all of them.
+remain to score. Prints the `seer fit --from-run` commands; `--write` runs them, and then shrinks
+each factor towards 1 by what chance explains of it: log(factor) times 1 - (standard error /
+log(factor))^2, nothing where that is negative (James and Stein 1961, positive part). The error of a
+lone anchor is the spread of all of them.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def median_of(group: list[PublishedRun]) -> PublishedRun:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def prune(paths: list[Path]) -> None:
-    """Keep the factors that differ from 1 by more than chance."""
+def shrink(paths: list[Path]) -> None:
+    """Leave of each factor what chance does not explain."""
     read = {path: read_calibration(path) for path in paths}
     read = {path: calibration for path, calibration in read.items() if calibration.factors}
     found = [factor for calibration in read.values() for factor in calibration.factors]
@@ -85,12 +86,13 @@ def prune(paths: list[Path]) -> None:
             count = len(factor["runs"])
             spread = factor["spread"] if count > 1 else pooled
             error = max(spread, pooled / 2) / math.sqrt(count)
-            score = abs(math.log(factor["value"])) / error
-            verdict = "kept" if score > math.sqrt(2) else "dropped"
-            print(f"{path.stem} {factor['device']} {factor['precisions']} {score:.2f} {verdict}")
-            if verdict == "kept":
-                anchors = ", ".join(factor["rows"])
-                kept.append({**factor, "source": f"python calibration/anchors.py: {anchors}"})
+            raw = math.log(factor["value"])
+            value = round(math.exp(raw * max(0.0, 1.0 - (error / raw) ** 2)), 4) if raw else 1.0
+            print(f"{path.stem} {factor['device']} {factor['precisions']}", end=" ")
+            print(f"{factor['value']} +- {error:.1%} -> {value}")
+            if value != 1.0:
+                source = f"python calibration/anchors.py: {', '.join(factor['rows'])}"
+                kept.append({**factor, "value": value, "source": source})
         write_calibration(replace(calibration, factors=tuple(kept)), path)
 
 
@@ -110,7 +112,7 @@ def main() -> None:
         if arguments.write:
             subprocess.run(command, check=True)
     if arguments.write:
-        prune(sorted(HERE.glob("*.json")))
+        shrink(sorted(HERE.glob("*.json")))
 
 
 if __name__ == "__main__":
