@@ -24,6 +24,8 @@ class Device:
         Dense peak by dtype name ("bf16", "fp16", "fp32", "fp8").
     source : str
         Where the numbers are printed.
+    multiprocessors : int
+        0 = not stated: kernels are then taken to have all of them.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Device:
     hbm_bytes_per_s: float
     peak_flop_per_s: Mapping[str, float]
     source: str
+    multiprocessors: int = 0
 
 
 @dataclass(frozen=True)

@@ -296,7 +296,7 @@ class FrameworkSpec:
         Switches and byte counts that the layer template reads by name (`fused_attention`, ...).
     variants : mapping of str to str
         Implementation of a memory-bound operator or attention: template name -> curve name.
-    recompute : str
+    recompute, recompute_modules : str, tuple of str
         The default when a job does not say.
     p2p : str
         "blocking" (a transfer blocks the sender's compute stream), "in_turn" (it does, and a stage
@@ -308,6 +308,13 @@ class FrameworkSpec:
         "none"; "dgrad" (the input-gradient collective runs beside the weight-gradient GEMM:
         Megatron's async all-reduce); "pipelined" (also, collectives and their GEMM are cut into tp
         chunks that overlap: Transformer Engine user buffers).
+    overlap_multiprocessors : mapping of recipe to (mapping of GEMM and pass to int)
+        With "pipelined", how many multiprocessors the collective beside a GEMM holds ("qkv_dgrad",
+        "qkv_wgrad", "fc1_dgrad", "fc1_wgrad", "proj_forward", "fc2_forward"). A recipe is named
+        "hidden x tp" ("8192x4"); "default" answers for all others.
+    shard_buffers : bool
+        With sharded parameters, collectives have buffers of their own, parameter by parameter:
+        gathered parameters are copied out and gradients in, in every micro-batch (FSDP2).
     dp_overlap, param_gather_overlap : bool
         Bucketed gradients are reduced during the last backward; parameters are gathered during
         the first forward.
@@ -344,9 +351,12 @@ class FrameworkSpec:
     parameters: Mapping[str, float] = field(default_factory=dict)
     variants: Mapping[str, str] = field(default_factory=dict)
     recompute: str = "none"
+    recompute_modules: tuple[str, ...] = ()
     p2p: str = "blocking"
     scatter_gather: bool = False
     tp_overlap: str = "none"
+    overlap_multiprocessors: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    shard_buffers: bool = False
     dp_overlap: bool = False
     param_gather_overlap: bool = False
     backward_prefetch: str = "pre"

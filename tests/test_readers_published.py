@@ -46,6 +46,22 @@ def read(folder: Path, *changes: dict[str, Any]) -> Any:
     return read_published_runs(path)
 
 
+@pytest.mark.parametrize(
+    ("software", "preset", "attention"),
+    [
+        ("NeMo 24.07", "nemo-24", "flash2"),  # its launcher sets NVTE_FUSED_ATTN=0
+        ("NeMo 25.02", "nemo", "cudnn"),
+        ("Megatron-Bridge, NeMo container 26.02", "megatron-core", "cudnn"),
+        ("Megatron-LM 23e00ed", "megatron-lm-simumax", "cudnn"),
+    ],
+)
+def test_the_release_of_a_stack_decides_its_attention_kernel(
+    tmp_path: Path, software: str, preset: str, attention: str
+) -> None:
+    framework = run_of(tmp_path, software=software).job.framework
+    assert (framework.name, framework.variants["flash"]) == (preset, attention)
+
+
 def test_a_mixture_of_experts_keeps_its_experts_and_how_they_are_spread(tmp_path: Path) -> None:
     job = run_of(tmp_path, **MIXTURE).job
     model, plan = job.model, job.parallelism

@@ -6,6 +6,7 @@ Only named operators take time; everything else is free, so that the step can be
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import jobs
 import numpy as np
@@ -158,6 +159,30 @@ def test_a_pipelined_scatter_leaves_the_last_chunk_exposed(compute: float, talk:
     job = jobs.job(tp=2, sequence_parallel=True, micro_batches=1, framework=framework)
     found = step(job, fc2_forward=compute, fc2_reduce__scatter_forward=talk)
     assert found == LAYERS * (compute + max(compute, talk) + talk)
+
+
+@pytest.mark.parametrize(
+    ("multiprocessors", "tp", "overlap", "left"),
+    [
+        (100, 2, "pipelined", 0.8),  # the recipe "64x2" holds 20
+        (100, 4, "pipelined", 0.5),  # "default" holds 50
+        (0, 2, "pipelined", 1.0),  # a device that does not say how many it has
+        (100, 2, "none", 1.0),
+    ],
+)
+def test_a_product_has_the_multiprocessors_that_the_collective_beside_it_leaves(
+    multiprocessors: int, tp: int, overlap: str, left: float
+) -> None:
+    held = {"64x2": {"fc1_dgrad": 20}, "default": {"fc1_dgrad": 50}}
+    framework = {"tp_overlap": overlap, "overlap_multiprocessors": held}
+    job = jobs.job(tp=tp, sequence_parallel=True, micro_batches=1, framework=framework)
+    device = replace(job.cluster.device, multiprocessors=multiprocessors)
+    job = replace(job, cluster=replace(job.cluster, device=device))
+
+    work = lay_out(job, jobs.template()).work
+    shares = dict(zip(work.name, work.sm_share.tolist(), strict=True))
+    assert shares["fc1 dgrad"] == left
+    assert shares["fc1 forward"] == shares["fc2 dgrad"] == 1.0
 
 
 @PARALLEL

@@ -51,12 +51,15 @@ class KernelRatio:
     forward, backward : float
         Over the time of the measured kernel.
     source : str
+    of : str
+        The measured kernel ("cudnn"); "flash" = whichever stands for the family.
     """
 
     kernel: str
     forward: float
     backward: float
     source: str
+    of: str = "flash"
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,9 @@ class Calibration:
     kernel_ratios : tuple of KernelRatio
         Published ratios of attention kernels that nobody measured here; they come with the
         device, not with the file.
+    hbm_bytes_per_s : float
+        Nominal memory bandwidth of the measured device, as its data sheet states it; 0 = not known.
+        It comes with the device, not with the file.
     assumed_from : str
         The calibration of another device that this one is in proportion to; "" = measured.
     commands : tuple of str
@@ -99,6 +105,7 @@ class Calibration:
     prefer: tuple[str, ...] = ()
     factors: tuple[Mapping[str, Any], ...] = ()
     kernel_ratios: tuple[KernelRatio, ...] = ()
+    hbm_bytes_per_s: float = 0.0
     assumed_from: str = ""
     commands: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -15,7 +15,10 @@ class MeasuredDevice:
         Nominal memory bandwidth.
     multiprocessors : int
         0 = not stated.
+    chip : str
+        The die, where boards with other memory carry the same one ("GH100"); "" = not stated.
     """
 
     hbm_bytes_per_s: float
     multiprocessors: int = 0
+    chip: str = ""

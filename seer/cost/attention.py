@@ -76,7 +76,7 @@ def price_attention(
     keys = np.stack([work.causal[rows], backward, work.dtype[rows], window], axis=1)
     for variant in sorted(set(variants.tolist())):
         ratio = next((r for r in calibration.kernel_ratios if r.kernel == variant), None)
-        pool = _family(curves, FAMILY if ratio else variant, sheet)
+        pool = _family(curves, ratio.of if ratio else variant, sheet)
         own = np.where((variants == variant)[:, None], keys.astype(np.int64), -1)
         for key in np.unique(own, axis=0).tolist():
             causal, is_backward, dtype, keys_seen = key
@@ -103,7 +103,8 @@ def _family(curves: Indexed, variant: str, sheet: Sheet) -> Indexed:
         return named
     if variant not in ("", FAMILY):
         sheet.note(f"attention kernel '{variant}' was not measured: priced as '{FAMILY}'")
-    return [(i, c) for i, c in curves if not c.kernel.endswith(DETERMINISTIC)] or curves
+    plain = [(i, c) for i, c in curves if not c.kernel.endswith(DETERMINISTIC)] or curves
+    return [(i, c) for i, c in plain if not c.measured_on] or plain
 
 
 def _suited(curves: Indexed, dtype: str, asked: Asked, sheet: Sheet) -> Indexed:

@@ -59,6 +59,7 @@ def price_gemms(
         if not variant:
             mine = _price_preferred(work, mine, name, preferred, measured, sheet)
         _price(work, mine, wanted, name, curves, cluster, sheet)
+    sheet.time_s[every] /= work.sm_share[every]
     _add_accumulation(work, every, calibration, cluster, sheet)
     grouped = rows[work.kind[rows] == OperatorKind.grouped_gemm]
     if len(grouped):

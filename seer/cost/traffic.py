@@ -33,6 +33,13 @@ STAND_INS = {
 _REFERENCE_ELEMENTS = 8192 * 8192
 """A training-sized activation."""
 
+_SAME_MEMORY = 0.01
+"""Data sheets round: bandwidths this close are those of the same memory."""
+
+_OTHER_MEMORY_SPREAD = 0.1
+"""Spread that another memory adds: kernels lent between devices in the ratio of bandwidths land 3
+to 20 % off (`seer.fit.lend`), and this is the same GPU."""
+
 _HOST_S = 50e-6
 """A constant that no start of a kernel explains."""
 
@@ -51,6 +58,29 @@ def price_memory(
             mine = rows[(names == name) & (backward == is_backward)]
             if len(mine):
                 _price(work, mine, name, is_backward, curves, cluster, sheet)
+    _other_memory(rows, calibration, cluster, sheet)
+
+
+def _other_memory(rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet) -> None:
+    """Move times to a device whose memory is not that of the measured one (a 40 GB board, HBM2e).
+
+    What exceeds the launch scales with nominal bandwidth, as between relatives (`lend_memory`).
+    """
+    measured, nominal = calibration.hbm_bytes_per_s, cluster.device.hbm_bytes_per_s
+    if not measured or not nominal or abs(np.log(measured / nominal)) < _SAME_MEMORY:
+        return
+    for index in np.unique(sheet.curve[rows]).tolist():
+        curve = calibration.curves[index] if index >= 0 else None
+        if isinstance(curve, MemoryCurve):
+            mine = rows[sheet.curve[rows] == index]
+            launch = np.minimum(curve.floor_s, sheet.time_s[mine])
+            sheet.time_s[mine] = launch + (sheet.time_s[mine] - launch) * measured / nominal
+            sheet.origin[mine] = np.maximum(sheet.origin[mine], Origin.derived)
+            sheet.spread[mine] = np.hypot(sheet.spread[mine], _OTHER_MEMORY_SPREAD)
+    sheet.note(
+        f"memory-bound times, measured at {measured / 1e9:,.0f} GB/s, are those of a memory of "
+        f"{nominal / 1e9:,.0f} GB/s in the ratio of the bandwidths"
+    )
 
 
 def _name(work: WorkTable, i: int) -> str:

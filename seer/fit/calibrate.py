@@ -121,12 +121,21 @@ def _from_relatives(
     """Laws, and what a device was not measured for."""
     bandwidth = {name: known.hbm_bytes_per_s for name, known in devices.items()}
     yield from _accumulate(relatives, bandwidth, licence, date)
-    if not any(isinstance(c, AttentionCurve) for c in curves):
-        boards = [table for table in relatives if is_other_board(table.file, device)]
-        yield from lend_attention(boards, form, licence, date, _multiprocessors(device, devices))
+    known = {c.kernel for c in curves if isinstance(c, AttentionCurve)}
+    boards = [t for t in relatives if not known and is_other_board(t.file, device)]
+    boards += [t for t in relatives if _same_chip(t.file, device, devices)]
+    sms = _multiprocessors(device, devices)
+    yield from lend_attention(boards, known, form, licence, date, sms)
     yield from laws
     yield from _lent_gemms(curves, relatives, device, devices, licence, date)
     yield from _lent(curves, relatives, device, bandwidth, form, licence, date)
+
+
+def _same_chip(file: str, device: str, devices: Mapping[str, MeasuredDevice]) -> bool:
+    """Whether a file is of another board with the same die."""
+    names = [device_key(name, devices) for name in (stem_of(file), device)]
+    one, two = (devices[name].chip if name else "" for name in names)
+    return bool(one) and one == two
 
 
 def _multiprocessors(device: str, devices: Mapping[str, MeasuredDevice]) -> int:

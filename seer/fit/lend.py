@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -47,19 +47,22 @@ def lend_memory(
 
 def lend_attention(
     boards: Sequence[Measurements],
+    known: Collection[str],
     form: str,
     licence: Callable[[str], str],
     date: str,
     multiprocessors: int,
 ) -> Iterator[AttentionCurve]:
-    """Attention of other boards of the same GPU (the same chip at another power limit), as it is
-    but less certain."""
+    """Attention of other boards with the same chip (another power limit or memory), as it is but
+    less certain. Kernels in `known` need no lender."""
     for table in boards:
         if table.kind == "attention":
             for part in parts(table):
+                if str(part["kernel"][0]) in known:
+                    continue
                 curve = fit_attention(part, form, licence, date, multiprocessors=multiprocessors)
                 whose = stem_of(table.file)
-                note = f"measured on {whose}, another board of this GPU"
+                note = f"measured on {whose}, another board with this chip"
                 info = replace(curve.info, notes=(*curve.info.notes, note))
                 spread = less_certain(curve.spread)
                 yield replace(curve, measured_on=whose, spread=spread, info=info)

@@ -42,7 +42,7 @@ def _check_work(graph: OperatorGraph) -> None:
             raise UsageError(f"work has {len(work)} names but a {column} column of another length")
     for column, words in (("kind", OperatorKind), ("dtype", DType), ("train_pass", Pass)):
         _refuse_work(graph, column, ~np.isin(getattr(work, column), list(words)), "is no such word")
-    for column in ("flop", "hbm_bytes", "message_bytes", "nic_share"):
+    for column in ("flop", "hbm_bytes", "message_bytes", "nic_share", "sm_share"):
         amount = getattr(work, column)
         _refuse_work(graph, column, ~(np.isfinite(amount) & (amount >= 0)), "must be 0 or more")
     known = ~np.isnan(work.measured_s)

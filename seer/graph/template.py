@@ -29,8 +29,10 @@ class TemplateOperator:
         Columns of `WorkTable` and `backward_hbm_bytes` (memory traffic of the backward pass),
         `weight` (0 for a GEMM without weights), `precise` (1 for a GEMM that stays in 16 bits),
         `ring` (steps of a ring attention) and `ring_bytes` (sent in each), `beside` (compute
-        operators that do not wait for a collective) and `saves` (bytes of activation kept for the
-        backward pass).
+        operators that do not wait for a collective), `saves` (bytes of activation kept for the
+        backward pass), `again` (share of a GEMM's columns that checkpoints per operator run
+        again) and `forward_sm_share`, `dgrad_sm_share`, `wgrad_sm_share` (share of the
+        multiprocessors that a GEMM has beside its collective, 1 unless stated).
     when : Formula or None
         The operator exists where this is not zero; None = always.
     where : str

@@ -29,6 +29,7 @@ WORK_COLUMNS: dict[str, tuple[type[np.generic], float]] = {
     "group_ranks": (np.int32, 1),
     "group_nodes": (np.int32, 1),
     "nic_share": (np.float64, 1.0),
+    "sm_share": (np.float64, 1.0),
     "measured_s": (np.float64, np.nan),
 }
 
@@ -67,6 +68,9 @@ class WorkTable:
         How many ranks of this group drive the NICs of one node at once divided by the GPUs of
         that node; 1.0 when the group fills its nodes. Bandwidth of a group over the network is
         this share of the node's.
+    sm_share : float64
+        Share of the multiprocessors that a kernel is launched on: communication beside it holds
+        the others.
     measured_s : float64
         A duration that is known already (from a trace or a template), else NaN. Seconds.
     span : tuple of Span or None
@@ -93,6 +97,7 @@ class WorkTable:
     group_ranks: NDArray[np.int32]
     group_nodes: NDArray[np.int32]
     nic_share: NDArray[np.float64]
+    sm_share: NDArray[np.float64]
     measured_s: NDArray[np.float64]
     span: tuple[Span | None, ...] = ()
 

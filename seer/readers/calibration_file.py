@@ -54,6 +54,7 @@ def read_calibration(name_or_path: PathLike) -> Calibration:
         calibration = _assumed(data) if "assumed" in data else Calibration.from_json(data)
         _check_words(calibration)
         ratios = read_kernel_ratios(calibration.device)
+        sheet = read_measured_devices().get(calibration.device.replace("-", "_"))
     except (KeyError, TypeError, ValueError, AttributeError) as fault:
         raise UnreadableError(
             "the calibration file is damaged", where=path, why=f"{type(fault).__name__}: {fault}"
@@ -61,7 +62,8 @@ def read_calibration(name_or_path: PathLike) -> Calibration:
     check_calibration(calibration, path)
     # An assumed calibration depends on its base as well, whose hash it still carries.
     digest = hashlib.sha256(content + calibration.sha256.encode()).hexdigest()
-    return replace(calibration, kernel_ratios=ratios, sha256=digest)
+    bandwidth = sheet.hbm_bytes_per_s if sheet else 0.0
+    return replace(calibration, kernel_ratios=ratios, hbm_bytes_per_s=bandwidth, sha256=digest)
 
 
 def _check_words(calibration: Calibration) -> None:
@@ -115,7 +117,13 @@ def read_kernel_ratios(device: str) -> tuple[KernelRatio, ...]:
     name = str(shipped.folder("clusters").parent / "kernels" / "attention.json")
     value = parse_json(decode(read_bytes(name, SPEC_LIMIT_BYTES), name), name)
     return tuple(
-        KernelRatio(r["kernel"], float(r["forward"]), float(r["backward"]), r["source"])
+        KernelRatio(
+            r["kernel"],
+            float(r["forward"]),
+            float(r["backward"]),
+            r["source"],
+            str(r.get("of", "flash")),
+        )
         for r in value["ratios"]
         if any(device.lower().split("-")[0] == prefix for prefix in r["devices"])
     )
@@ -126,7 +134,9 @@ def read_measured_devices() -> dict[str, MeasuredDevice]:
     name = str(shipped.folder("clusters").parent / "devices" / "measured.json")
     value = parse_json(decode(read_bytes(name, SPEC_LIMIT_BYTES), name), name)
     return {
-        key: MeasuredDevice(float(v["hbm_bytes_per_s"]), int(v.get("multiprocessors", 0)))
+        key: MeasuredDevice(
+            float(v["hbm_bytes_per_s"]), int(v.get("multiprocessors", 0)), str(v.get("chip", ""))
+        )
         for key, v in value["devices"].items()
     }
 

@@ -32,7 +32,7 @@ from seer.readers.specs import (
     read_framework,
     read_model,
 )
-from seer.spec import Job, ModelSpec, ParallelismSpec, TrainingSpec
+from seer.spec import FrameworkSpec, Job, ModelSpec, ParallelismSpec, TrainingSpec
 
 DEFAULT_FRAMEWORK = "nemo"
 DEFAULT_SEQUENCE_LENGTH = 4096
@@ -41,9 +41,10 @@ DEFAULT_BATCH_TOKENS = 2**22
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8", "fp8-block", "mxfp8", "nvfp4"]
 RecomputeModule = Literal[
-    "core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"
+    "core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts", "per_op"
 ]
-"""Megatron's `--recompute-modules` (megatron/core/transformer/transformer_config.py)."""
+"""Megatron's `--recompute-modules` (megatron/core/transformer/transformer_config.py), and
+TorchTitan's policy per operator."""
 
 Choose = Callable[[Job], tuple[ParallelismSpec, str]]
 """Chooses a parallelism for a draft job (all GPUs data-parallel) and says by which rule."""
@@ -310,8 +311,7 @@ def _draft(spec: _Job, place: str, folder: Path | None) -> Job:
             global_batch=training.global_batch or gpus * training.micro_batch,
             micro_batch=training.micro_batch,
             precision=training.precision,
-            recompute=_recompute(training, framework.recompute),
-            recompute_modules=tuple(training.recompute_modules),
+            **_recompute(training, framework),
             offload=tuple(training.offload),
             routing_imbalance=float(training.routing_imbalance),
             expert_loads=tuple(training.expert_loads),
@@ -328,9 +328,12 @@ def _draft(spec: _Job, place: str, folder: Path | None) -> Job:
     )
 
 
-def _recompute(training: _Training, default: str) -> str:
-    """Naming modules means selective recomputation, as in Megatron."""
-    return training.recompute or ("selective" if training.recompute_modules else default)
+def _recompute(training: _Training, framework: FrameworkSpec) -> dict[str, Any]:
+    """Naming modules means selective recomputation, as in Megatron; the preset answers for both."""
+    modules = tuple(training.recompute_modules)
+    if training.recompute or modules:
+        return {"recompute": training.recompute or "selective", "recompute_modules": modules}
+    return {"recompute": framework.recompute, "recompute_modules": framework.recompute_modules}
 
 
 def _gpus(spec: _Job, place: str) -> int:

@@ -32,6 +32,10 @@ FORMULA_COLUMNS = (
     "ring_bytes",
     "beside",
     "saves",
+    "again",
+    "forward_sm_share",
+    "dgrad_sm_share",
+    "wgrad_sm_share",
 )
 PASSES = ("both", "forward", "backward", "dgrad", "wgrad")
 _KEYS = ("name", "kind", "variant", "group", "module", "pass", "when", *FORMULA_COLUMNS)

@@ -29,7 +29,7 @@ RECOMPUTE: dict[str, tuple[str, tuple[str, ...]]] = {
     "selective:core-attention": ("selective", ("core_attn",)),
     "selective:mlp": ("selective", ("mlp",)),
     "selective:mla_up_proj": ("selective", ("mla_up_proj",)),
-    "selective:per-op": ("selective", ("layernorm",)),
+    "selective:per-op": ("selective", ("per_op",)),
 }
 SCHEDULES = {
     "": None,
@@ -49,9 +49,15 @@ SCHEDULES = {
 """None = 1F1B, interleaved when there are virtual stages."""
 SHARDING = {"": 0, "none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hsdp": 3}
 V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipev")
-FUSED = {"rms_norm": "rms_norm", "rope": "rope"}
-EAGER = {"rms_norm": "rms_norm_eager", "rope": "rope_eager"}
-"""Kernels of norms and rotary positions with and without torch.compile, by the names of curves."""
+FUSED = {name: name for name in ("rms_norm", "rope", "swiglu", "squared_relu")}
+EAGER = {
+    "rms_norm": "rms_norm_eager",
+    "rope": "rope_eager",
+    "swiglu": "swiglu/torch",
+    "squared_relu": "squared_relu/torch",
+}
+"""Kernels of norms, rotary positions and activations with and without torch.compile, by the names
+of curves."""
 TASKS = ("", "pretrain", "sft")
 INTERLEAVED_CHUNKS = 2
 """Model chunks per stage of an interleaved run that does not print them: TorchTitan's choice
@@ -124,11 +130,6 @@ def training_of(row: Row, notes: list[str]) -> dict[str, Any]:
         training["recompute_modules"] = list(modules)
     else:
         notes.append("recomputation is not published: the default of the framework preset")
-    if recompute == "selective:per-op":
-        notes.append(
-            "recomputation per operator (every second GEMM and what is cheap) is forecast as "
-            "recomputed norms and activations"
-        )
     if row.get("task") == "sft":
         notes.append("fine-tuning of all weights is forecast as training on full sequences")
     return training

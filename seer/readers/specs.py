@@ -77,6 +77,7 @@ class _Device(Spec):
     hbm_bytes_per_s: BytesPerSecond
     peak_flop_per_s: dict[Literal["fp32", "fp16", "bf16", "fp8", "fp4"], FlopPerSecond]
     source: str = ""
+    multiprocessors: Size = 0
 
 
 class _Tier(Spec):
@@ -114,6 +115,7 @@ _FRAMEWORK_CHOICES: dict[str, Any] = {
     "p2p": Literal["blocking", "in_turn", "overlap"],
     "tp_overlap": Literal["none", "dgrad", "pipelined"],
     "recompute": Recompute,
+    "overlap_multiprocessors": dict[str, dict[str, Annotated[int, Field(ge=0, le=4096)]]],
     "dispatchers": dict[Annotated[str, Field(pattern=r"^[0-9]{1,6}$")], Dispatcher],
     "ep_overlap": Literal["never", "between_nodes"],
     "backward_prefetch": Literal["pre", "post"],
@@ -121,6 +123,7 @@ _FRAMEWORK_CHOICES: dict[str, Any] = {
     "optimizer_traffic_bytes": Annotated[float, Field(ge=0)],
     "step_overhead_s": Seconds,
     "software": list[str],
+    "recompute_modules": list[str],
 }
 """Fields of FrameworkSpec that take less than their type says."""
 
@@ -287,5 +290,5 @@ def read_framework(source: Source, where: str = "") -> FrameworkSpec:
     """A framework preset from a shipped name, a spec file or a mapping."""
     mapping, place = load("frameworks", source, where)
     values = validate(_Framework, mapping, place).model_dump()
-    name, software = values["name"] or "framework", tuple(values["software"])
-    return FrameworkSpec(**{**values, "name": name, "software": software})
+    lists = {key: tuple(values[key]) for key in ("software", "recompute_modules")}
+    return FrameworkSpec(**{**values, **lists, "name": values["name"] or "framework"})

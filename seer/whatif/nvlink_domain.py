@@ -15,7 +15,7 @@ from seer.errors import UsageError
 from seer.forecast import Forecast, declared_factor, forecast, prepare
 from seer.spec import Job
 from seer.whatif.forward import ForwardPass, forward_pass
-from seer.workload.chunks import dispatcher
+from seer.workload.values import dispatcher
 
 MOST_GPUS = 100_000
 """In one domain."""

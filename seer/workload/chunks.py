@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from itertools import groupby
 
-import numpy as np
-
-from seer.errors import InfeasibleError
 from seer.graph import DType, OperatorKind
 from seer.graph.template import LayerTemplate
 from seer.spec import Job, LayerKind
 from seer.workload.memory import dense_and_expert, embedding_parameters, parameter_bytes
 from seer.workload.passes import GroupColumns, Operators, PassWriter, active_operators
 from seer.workload.program import Program, Rows
+from seer.workload.recompute import kept_bytes
 from seer.workload.schedules import Slot
 from seer.workload.segments import Part, Segment, write_segment
+from seer.workload.values import template_values
 
 _NAMES = {
     Slot.forward: "forward",
@@ -23,98 +22,6 @@ _NAMES = {
     Slot.input_grad: "input gradient",
     Slot.weight_grad: "weight gradient",
 }
-
-
-def template_values(job: Job) -> dict[str, float]:
-    """The numbers that a layer template may name: shapes, parallel sizes, framework switches."""
-    model, training, parallelism = job.model, job.training, job.parallelism
-    mla = model.mla
-    return (
-        {
-            "micro_batch": training.micro_batch,
-            "sequence": training.sequence_length,
-            "dtype_bytes": DType[training.storage].size_bytes,
-            "routing_imbalance": imbalance(job),
-            "hidden": model.hidden,
-            "heads": model.heads,
-            "kv_heads": model.kv_heads,
-            "head_dim": model.head_dim,
-            "ffn": model.ffn_hidden,
-            "vocab": model.vocab,
-            "experts": model.experts,
-            "top_k": model.top_k,
-            "expert_ffn": model.expert_ffn_hidden,
-            "shared_ffn": model.shared_ffn_hidden,
-            "q_lora_rank": mla.q_lora_rank if mla else 0,
-            "kv_lora_rank": mla.kv_lora_rank if mla else 0,
-            "qk_nope_head_dim": mla.qk_nope_head_dim if mla else 0,
-            "qk_rope_head_dim": mla.qk_rope_head_dim if mla else 0,
-            "v_head_dim": mla.v_head_dim if mla else 0,
-            "window": 0,
-            "gated": float(model.gated),
-            "clamped": float(model.activation == "clamped_swiglu"),
-            "expert_bias": float(model.expert_bias),
-            "alltoall": float(dispatcher(job) == "alltoall"),
-            "rope": float(model.position == "rope"),
-            "learned_positions": float(model.position == "learned"),
-            "tp": parallelism.tp,
-            "cp": parallelism.cp,
-            "ep": parallelism.ep,
-            "etp": parallelism.expert_tp,
-            "cp_p2p": float(parallelism.cp_comm == "p2p"),
-            "cp_all_gather": float(parallelism.cp_comm == "all_gather"),
-            "cp_all_to_all": float(parallelism.cp_comm == "a2a"),
-            "sequence_parallel": float(parallelism.sequence_parallel),
-            "weighted_activation": 0.0,
-            "eager_permutation": 0.0,
-        }
-        | dict(job.framework.parameters)
-        | {"fused_experts": fused_experts(job), "expert_padding": expert_padding(job)}
-    )
-
-
-def fused_experts(job: Job) -> float:
-    """1 where activation and quantisation run in the experts' GEMM: quantised types alone."""
-    quantised = job.training.precision in ("mxfp8", "nvfp4")
-    return job.framework.parameters.get("fused_experts", 0.0) if quantised else 0.0
-
-
-def expert_padding(job: Job) -> float:
-    """1 where the rows of each expert are copied to whole blocks of a quantised type.
-
-    Copies of their own follow an all-to-all; fused dispatch and fused experts leave none.
-    """
-    plain = job.training.precision in ("bf16", "fp16", "fp32")
-    if plain or fused_experts(job) or dispatcher(job) != "alltoall":
-        return 0.0
-    return job.framework.parameters.get("expert_padding", 0.0)
-
-
-def dispatcher(job: Job) -> str:
-    """How the tokens of this job reach their experts: "alltoall" or "deepep"."""
-    domain = job.cluster.devices_per_node
-    sizes = [int(size) for size in job.framework.dispatchers if int(size) <= domain]
-    preset = job.framework.dispatchers[str(max(sizes))] if sizes else "deepep"
-    return job.parallelism.dispatcher or preset
-
-
-def imbalance(job: Job) -> float:
-    """Load of the fullest expert-parallel rank over the mean.
-
-    Raises InfeasibleError when the loads are not one for each expert.
-    """
-    training, experts = job.training, job.model.experts
-    if not training.expert_loads:
-        return training.routing_imbalance
-    loads = np.array(training.expert_loads)
-    if len(loads) != experts or loads.sum() <= 0:
-        raise InfeasibleError(
-            f"{len(loads)} expert loads do not describe {experts} experts",
-            where="training.expert_loads",
-            hint="one load for each expert, not all zero",
-        )
-    by_rank = loads.reshape(job.parallelism.ep, -1).sum(axis=1)
-    return float(by_rank.max() / by_rank.mean())
 
 
 class ChunkWriter:
@@ -308,9 +215,13 @@ class ChunkWriter:
             self._kept[kind] = self._kept_bytes(self.layer(kind))
         return self._kept[kind]
 
+    def _kept_by_layer(self, layer: Operators) -> float:
+        element_bytes = DType[self._job.training.storage].size_bytes
+        return kept_bytes(layer.items, self._again, element_bytes)
+
     def _kept_bytes(self, layer: Operators) -> float:
         if self._recompute != "full":
-            return layer.kept_bytes(self._again)
+            return self._kept_by_layer(layer)
         split = self._job.parallelism.tp if self._job.parallelism.sequence_parallel else 1
         return self._values["full_message"] / split  # the input, whole on every tp rank
 
@@ -324,7 +235,7 @@ class ChunkWriter:
         return rerun + 2 * parameter_bytes(self._job) * weights  # and those of the prefetched one
 
     def _rerun_bytes(self, layer: Operators) -> float:
-        kept = 0.0 if self._recompute == "full" else layer.kept_bytes(self._again)
+        kept = 0.0 if self._recompute == "full" else self._kept_by_layer(layer)
         return layer.saved_bytes - kept
 
     def _layer_weights(self, kind: LayerKind) -> tuple[float, float]:
@@ -334,12 +245,15 @@ class ChunkWriter:
         """Gather a layer's sharded parameters (ZeRO-3)."""
         if self._job.parallelism.zero < 3:
             return
+        each, gathered = parameter_bytes(self._job), 0.0
         for group, count in zip(("shard", "edp"), weights, strict=True):
-            row = self._sharded_row(
-                OperatorKind.all_gather, group, count * parameter_bytes(self._job)
-            )
+            row = self._sharded_row(OperatorKind.all_gather, group, count * each)
             if row >= 0:
                 program.gather(row, group)
+                gathered += count
+        if self._job.framework.shard_buffers and gathered:
+            moved = 2 * gathered * each
+            program.compute(self._memory_row("parameter copy-out", "copy", gathered, moved))
 
     def _reduce(self, program: Program, weights: tuple[float, float]) -> None:
         """Reduce a layer's gradients in every micro-batch (ZeRO-2 and 3)."""
@@ -379,25 +293,21 @@ class ChunkWriter:
         return Part(self._written(("arrival", at_the_end), write))
 
     def _accumulate(self, program: Program, kind: LayerKind) -> None:
-        """Adding a layer's gradients up, where that is a kernel of its own."""
-        per_parameter = self._job.framework.grad_accumulate_bytes.get(
-            self._job.training.storage, 0.0
-        )
-        frozen = self._job.training.lora_rank > 0
-        if per_parameter and self._job.micro_batches > 1 and not frozen:
+        """Adding a layer's gradients up, where that is a kernel of its own.
+
+        Buffers of sharded collectives are filled in every micro-batch, not from the second on.
+        """
+        job = self._job
+        per_parameter = job.framework.grad_accumulate_bytes.get(job.training.storage, 0.0)
+        filled = job.framework.shard_buffers and job.parallelism.zero >= 2
+        if per_parameter and (job.micro_batches > 1 or filled) and not job.training.lora_rank:
             weights = sum(self._layer_weights(kind))
-            program.compute(
-                self._rows.id_of(
-                    {
-                        "name": "gradient accumulation",
-                        "kind": int(OperatorKind.memory),
-                        "variant": "gradient_accumulation",
-                        "m": int(weights),
-                        "n": 1,
-                        "hbm_bytes": weights * per_parameter,
-                    }
-                )
-            )
+            variant, moved = "gradient_accumulation", weights * per_parameter
+            program.compute(self._memory_row("gradient accumulation", variant, weights, moved))
+
+    def _memory_row(self, name: str, variant: str, count: float, hbm_bytes: float) -> int:
+        row = {"name": name, "kind": int(OperatorKind.memory), "variant": variant}
+        return self._rows.id_of(row | {"m": int(count), "n": 1, "hbm_bytes": hbm_bytes})
 
 
 def _runs(kinds: Sequence[LayerKind]) -> list[tuple[LayerKind, int]]:

@@ -19,6 +19,7 @@ from seer.graph.template import TemplateOperator
 from seer.spec import Job
 from seer.workload.groups import communication_columns
 from seer.workload.program import Program, Rows
+from seer.workload.recompute import PER_OP, Item, Items, is_part, recomputed_module, run_again
 from seer.workload.shapes import (
     accumulates_in_gemm,
     matrix_type,
@@ -26,17 +27,8 @@ from seer.workload.shapes import (
     shape_columns,
 )
 
-Item = tuple[TemplateOperator, Mapping[str, float]]
-"""An operator of a template and the numbers of its formula columns."""
-Items = Sequence[Item]
 GroupColumns = Mapping[str, Mapping[str, Any]]
 """The columns that say where each group lies, by its name."""
-
-DISCARDED = ("layernorm", "moe_act", "mla_up_proj")
-"""Modules whose output is dropped too and made again for its reader: Megatron-LM,
-`--recompute-modules`, "output-discarding checkpointing"; the others keep input and output."""
-PARTS = {"moe": ("moe", "moe_act", "shared_experts")}
-"""A module that holds others: Megatron's "moe" runs the whole MoE layer again."""
 
 
 @dataclass(frozen=True)
@@ -54,24 +46,6 @@ class Operators:
     def weight_input_bytes(self) -> float:
         """Activation bytes that weight gradients need: the inputs of weight GEMMs."""
         return sum(v.get("saves", 0.0) for op, v in self.items if _has_weight(op, v))
-
-    def kept_bytes(self, recomputed: Collection[str]) -> float:
-        """`saved_bytes` without the inside of modules that backward runs again.
-
-        What an operator saves is the output of the one before it. That is dropped when both stand
-        in one module that runs again, or when the one before it is the end of a module whose output
-        is discarded.
-        """
-        kept, before = 0.0, ""
-        for op, values in self.items:
-            if op.kind in COMMUNICATION:
-                continue
-            module = _recomputed_module(op, recomputed)
-            inside = module and module == before and module not in DISCARDED
-            behind = before in DISCARDED and module != before
-            kept += 0.0 if inside or behind else values.get("saves", 0.0)
-            before = module
-        return kept
 
 
 def active_operators(section: Sequence[TemplateOperator], values: Mapping[str, float]) -> Operators:
@@ -95,7 +69,7 @@ class PassWriter:
 
     def forward(self, program: Program, operators: Operators, module: str = "") -> None:
         """Append the forward pass; of one module only when it is named (recomputation)."""
-        items = [i for i in operators.items if not module or _is_part(i[0], module)]
+        items = [i for i in operators.items if not module or is_part(i[0], module)]
         for position, (op, values) in enumerate(items):
             if op.passes in ("backward", "wgrad"):
                 continue
@@ -134,11 +108,18 @@ class PassWriter:
         In reverse. Modules in `recomputed` run forward again before their backward.
         """
         items = operators.items
+        if PER_OP in recomputed:
+            for op, values in run_again(items):
+                row = self._row(op, values, Pass.forward)
+                if op.kind in COMMUNICATION:
+                    program.communicate(row, op.group)
+                else:
+                    program.compute(row)
         position = len(items) - 1
         waiting = set(recomputed)
         while position >= 0:
             op, values = items[position]
-            again = _recomputed_module(op, recomputed)
+            again = recomputed_module(op, recomputed)
             if again in waiting:
                 waiting.remove(again)
                 self.forward(program, operators, again)
@@ -319,6 +300,7 @@ class PassWriter:
             "variant": kernel,
         }
         row |= shape_columns(op.kind, values, passes, self._storage.size_bytes)
+        row["sm_share"] = values.get(f"{passes.name}_sm_share", 1.0)
         if variant == "fp32_accumulate":
             row["hbm_bytes"] += ACCUMULATE_BYTES * row["batch"] * row["m"] * row["n"]
         return self._rows.id_of(row)
@@ -344,16 +326,6 @@ class PassWriter:
                 **communication_columns(kind, self._groups[group]),
             }
         )
-
-
-def _is_part(op: TemplateOperator, module: str) -> bool:
-    return op.module in PARTS.get(module, (module,))
-
-
-def _recomputed_module(op: TemplateOperator, recomputed: Collection[str]) -> str:
-    """The module that an operator is recomputed with, the outermost; "" when it is not."""
-    found = [module for module in recomputed if _is_part(op, module)]
-    return max(found, key=lambda module: module in PARTS, default="")
 
 
 def _is_gemm_beside(items: Items, position: int, step: int) -> bool:

@@ -53,10 +53,7 @@ _PHASE = {
 }
 
 
-DEEPEP_S = {
-    "dispatch": 4096 * 4 * 7168 * 1 / 58e9,
-    "combine": 4096 * 4 * 7168 * 2 / 57e9,
-}
+DEEPEP_S = {"dispatch": 4096 * 4 * 7168 * 1 / 58e9, "combine": 4096 * 4 * 7168 * 2 / 57e9}
 """Dispatch in fp8 and combine in bf16 of 4,096 tokens, each to four nodes, at the bandwidth that
 DeepEP publishes for the kernels of this run on H800 (github.com/deepseek-ai/DeepEP, README: EP 32,
 4,096 tokens, hidden 7,168, top-4 groups, top-8 experts). Backward of one is the other."""
@@ -65,7 +62,9 @@ DeepEP publishes for the kernels of this run on H800 (github.com/deepseek-ai/Dee
 @cache
 def deepseek(own_kernels: bool = False) -> tuple[Plan, Played]:
     """DeepSeek-V3 on 2,048 H800: cold, or with the published times of its own exchange kernels."""
-    prepared = prepare(read_job("deepseek-v3-2048xh800"))
+    job = read_job("deepseek-v3-2048xh800")
+    variants = {**job.framework.variants, "flash": "flash"}  # its trainer's kernel: not published
+    prepared = prepare(replace(job, framework=replace(job.framework, variants=variants)))
     plan, time_s = prepared.plan, prepared.pricing.time_s.copy()
     conjugate = {"dispatch": "combine", "combine": "dispatch"}
     for row, name in enumerate(plan.work.name):

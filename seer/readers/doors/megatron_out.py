@@ -141,8 +141,9 @@ def _training(job: Job) -> Iterator[str]:
         yield "--recompute-num-layers 1"
     elif training.recompute == "selective":
         yield "--recompute-granularity selective"
-        if training.recompute_modules:
-            yield f"--recompute-modules {' '.join(training.recompute_modules)}"
+        modules = [name for name in training.recompute_modules if name != "per_op"]
+        if modules:
+            yield f"--recompute-modules {' '.join(modules)}"
     if "optimizer" in training.offload:
         yield "--optimizer-cpu-offload"
     if "activations" in training.offload:

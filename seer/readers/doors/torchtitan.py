@@ -186,11 +186,7 @@ def _recompute(args: Arguments, notes: list[str]) -> dict[str, Any]:
     mode = args.text("mode") or "selective"
     option = args.text("selective_ac_option") or "op"
     if mode == "selective" and option == "op":
-        notes.append(
-            "recomputation per operator (every second GEMM and what is cheap) is forecast as "
-            "recomputed norms and activations"
-        )
-        return {"recompute": "selective", "recompute_modules": ["layernorm"]}
+        return {"recompute": "selective", "recompute_modules": ["per_op"]}
     if mode == "selective":
         notes.append(f"recomputation of every {option}th layer is forecast as of no layer")
         return {"recompute": "full" if option == "1" else "none"}

@@ -1,0 +1,118 @@
+"""The numbers that a layer template may name, for one job."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seer.errors import InfeasibleError
+from seer.graph import DType
+from seer.spec import Job
+
+
+def template_values(job: Job) -> dict[str, float]:
+    """The numbers that a layer template may name: shapes, parallel sizes, framework switches."""
+    model, training, parallelism = job.model, job.training, job.parallelism
+    mla = model.mla
+    return (
+        {
+            "micro_batch": training.micro_batch,
+            "sequence": training.sequence_length,
+            "dtype_bytes": DType[training.storage].size_bytes,
+            "routing_imbalance": imbalance(job),
+            "hidden": model.hidden,
+            "heads": model.heads,
+            "kv_heads": model.kv_heads,
+            "head_dim": model.head_dim,
+            "ffn": model.ffn_hidden,
+            "vocab": model.vocab,
+            "experts": model.experts,
+            "top_k": model.top_k,
+            "expert_ffn": model.expert_ffn_hidden,
+            "shared_ffn": model.shared_ffn_hidden,
+            "q_lora_rank": mla.q_lora_rank if mla else 0,
+            "kv_lora_rank": mla.kv_lora_rank if mla else 0,
+            "qk_nope_head_dim": mla.qk_nope_head_dim if mla else 0,
+            "qk_rope_head_dim": mla.qk_rope_head_dim if mla else 0,
+            "v_head_dim": mla.v_head_dim if mla else 0,
+            "window": 0,
+            "gated": float(model.gated),
+            "clamped": float(model.activation == "clamped_swiglu"),
+            "expert_bias": float(model.expert_bias),
+            "alltoall": float(dispatcher(job) == "alltoall"),
+            "rope": float(model.position == "rope"),
+            "learned_positions": float(model.position == "learned"),
+            "tp": parallelism.tp,
+            "cp": parallelism.cp,
+            "ep": parallelism.ep,
+            "etp": parallelism.expert_tp,
+            "cp_p2p": float(parallelism.cp_comm == "p2p"),
+            "cp_all_gather": float(parallelism.cp_comm == "all_gather"),
+            "cp_all_to_all": float(parallelism.cp_comm == "a2a"),
+            "sequence_parallel": float(parallelism.sequence_parallel),
+            "weighted_activation": 0.0,
+            "eager_permutation": 0.0,
+        }
+        | dict(job.framework.parameters)
+        | {"fused_experts": fused_experts(job), "expert_padding": expert_padding(job)}
+        | overlapped_shares(job)
+    )
+
+
+def overlapped_shares(job: Job) -> dict[str, float]:
+    """Share of the multiprocessors that each GEMM beside a tensor-parallel collective has left.
+
+    Empty where nothing is pipelined, or the device does not state its multiprocessors.
+    """
+    framework, parallelism = job.framework, job.parallelism
+    total = job.cluster.device.multiprocessors
+    pipelined = framework.tp_overlap == "pipelined" and parallelism.sequence_parallel
+    if not (pipelined and total and parallelism.tp > 1):
+        return {}
+    recipes = framework.overlap_multiprocessors
+    name = f"{job.model.hidden}x{parallelism.tp}"
+    held = recipes.get(name, recipes.get("default", {}))
+    return {f"{role}_share": max(1.0 - count / total, 1.0 / total) for role, count in held.items()}
+
+
+def fused_experts(job: Job) -> float:
+    """1 where activation and quantisation run in the experts' GEMM: quantised types alone."""
+    quantised = job.training.precision in ("mxfp8", "nvfp4")
+    return job.framework.parameters.get("fused_experts", 0.0) if quantised else 0.0
+
+
+def expert_padding(job: Job) -> float:
+    """1 where the rows of each expert are copied to whole blocks of a quantised type.
+
+    Copies of their own follow an all-to-all; fused dispatch and fused experts leave none.
+    """
+    plain = job.training.precision in ("bf16", "fp16", "fp32")
+    if plain or fused_experts(job) or dispatcher(job) != "alltoall":
+        return 0.0
+    return job.framework.parameters.get("expert_padding", 0.0)
+
+
+def dispatcher(job: Job) -> str:
+    """How the tokens of this job reach their experts: "alltoall" or "deepep"."""
+    domain = job.cluster.devices_per_node
+    sizes = [int(size) for size in job.framework.dispatchers if int(size) <= domain]
+    preset = job.framework.dispatchers[str(max(sizes))] if sizes else "deepep"
+    return job.parallelism.dispatcher or preset
+
+
+def imbalance(job: Job) -> float:
+    """Load of the fullest expert-parallel rank over the mean.
+
+    Raises InfeasibleError when the loads are not one for each expert.
+    """
+    training, experts = job.training, job.model.experts
+    if not training.expert_loads:
+        return training.routing_imbalance
+    loads = np.array(training.expert_loads)
+    if len(loads) != experts or loads.sum() <= 0:
+        raise InfeasibleError(
+            f"{len(loads)} expert loads do not describe {experts} experts",
+            where="training.expert_loads",
+            hint="one load for each expert, not all zero",
+        )
+    by_rank = loads.reshape(job.parallelism.ep, -1).sum(axis=1)
+    return float(by_rank.max() / by_rank.mean())
