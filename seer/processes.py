@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 
@@ -16,9 +16,12 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def pool(count: int, preload: Sequence[str]) -> ProcessPoolExecutor:
+def pool(
+    count: int, preload: Sequence[str], ready: Callable[[], object] | None = None
+) -> ProcessPoolExecutor:
     """`count` processes that know the modules `preload`, and leave interrupts to their parent.
 
+    Each calls `ready`, a function of a module, before its first work.
     Not forked from this one: it may have threads (a notebook, numba), whose locks would be copied
     held.
     """
@@ -26,9 +29,11 @@ def pool(count: int, preload: Sequence[str]) -> ProcessPoolExecutor:
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload(list(preload))
-    return ProcessPoolExecutor(count, mp_context=context, initializer=ignore_interrupts)
+    return ProcessPoolExecutor(count, mp_context=context, initializer=_start, initargs=(ready,))
 
 
-def ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of a terminal: the one that keeps the results answers it."""
+def _start(ready: Callable[[], object] | None) -> None:
+    # Ctrl-C reaches every process of a terminal: the one that keeps the results answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if ready:
+        ready()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from seer import _kernels
 from seer.errors import UsageError, nearest
 from seer.processes import pool, usable_cores
 
@@ -82,7 +83,7 @@ class Here(Executor):
 
 
 def _processes(count: int) -> Workers:
-    workers = pool(count, ["seer.whatif.chunk"])
+    workers = pool(count, ["seer.whatif.chunk"], ready=_kernels.load)  # they play many plans
     return Workers(workers, count, lambda: workers.shutdown(wait=True, cancel_futures=True))
 
 

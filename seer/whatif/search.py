@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from heapq import heappush, heappushpop
 from typing import Any, Literal
 
 import numpy as np
@@ -149,8 +150,10 @@ class _Hunt:
         self._limit, self._top, self._exhaustive = limit_memory, top, exhaustive
         self._over_memory = 0
         self._queue = self._bounded()
+        self._least = np.array([bounded.least for bounded in self._queue])
         self._next = 0
         self._scores: dict[int, float] = {}
+        self._best: list[float] = []  # a heap of the top scores, negative: the worst is the first
         self._plans: dict[int, SweptPlan] = {}
         self._refused: dict[int, str] = {}
         self.evaluated = 0
@@ -172,15 +175,15 @@ class _Hunt:
     @property
     def threshold(self) -> float:
         """The score that a plan must not exceed to be among the top."""
-        if self._exhaustive or len(self._scores) < self._top:
+        if self._exhaustive or len(self._best) < self._top:
             return float("inf")
-        return float(np.partition(list(self._scores.values()), self._top - 1)[self._top - 1])
+        return -self._best[0]
 
     @property
     def left(self) -> int:
         """Plans not handed out yet that could be among the top."""
-        least = [bounded.least for bounded in self._queue[self._next :]]
-        return int(np.searchsorted(least, self.threshold, side="right"))
+        within = int(np.searchsorted(self._least, self.threshold, side="right"))
+        return max(within - self._next, 0)
 
     def tasks(self) -> Iterator[Task]:
         """Candidates, until none that is left can be among the top."""
@@ -199,7 +202,9 @@ class _Hunt:
         scenario = Scenario(candidate.edits)
         self._plans[outcome.index] = swept(outcome.index, scenario, outcome.plan)
         gpus = candidate.job.gpus
-        self._scores[outcome.index] = score(outcome.plan.iteration_time_s, gpus, self._objective)
+        own = score(outcome.plan.iteration_time_s, gpus, self._objective)
+        self._scores[outcome.index] = own
+        (heappush if len(self._best) < self._top else heappushpop)(self._best, -own)
 
     def result(self, seconds: float) -> Search:
         last = self.threshold
