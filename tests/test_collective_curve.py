@@ -18,6 +18,7 @@ from seer.calibration.collective import (
     monotone_slopes,
 )
 from seer.calibration.estimate import CurveInfo
+from seer.cost.lenders import Lender
 from seer.errors import UnreadableError
 from seer.graph.kinds import Origin
 
@@ -102,6 +103,22 @@ def test_below_its_sizes_a_scale_takes_the_shape_of_one_measured_there():
     answer = c.evaluate(1e3, 64)
     assert answer.time_s.item() == pytest.approx(3e-5, rel=1e-9)
     assert answer.origin.item() == Origin.extrapolated
+
+
+def test_a_lender_of_gigabytes_is_no_slower_at_a_kilobyte_than_the_lenders_below_it():
+    # One of 1 GB upwards, one of 10 MB, one of 1 kB: its own line and that of the next one say
+    # milliseconds at 1 kB, the last one 30 us.
+    series = ([1e9, 2e9], [2e-2, 4e-2]), ([1e7, 1e8], [1e-3, 2e-3]), ([1e3, 1e8], [3e-5, 2e-3])
+    pool = [
+        Lender(i, curve(one, ranks_per_node=1), one, 5e10)
+        for i, (sizes, times) in enumerate(series)
+        for one in [scale(2, sizes, times, 0.8 * times[0], n_nodes=2)]
+    ]
+    ideal_s = np.array([1e3, 1e5, 1e7, 1e9]) / 5e10
+    time_s = pool[0].time_s(ideal_s, pool)
+    assert 3e-5 <= time_s[0] < 1e-4
+    assert time_s[-1] == pytest.approx(2e-2)
+    assert (np.diff(time_s) >= 0).all()
 
 
 def test_between_scales_bus_time_is_a_line_in_log_ranks():

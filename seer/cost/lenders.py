@@ -114,23 +114,30 @@ class Lender:
     def time_s(self, ideal_s: Floats, pool: Sequence[Lender]) -> Floats:
         """Seconds that a message of these ideal times takes there; never falling.
 
-        Below its smallest message it takes its own line, or the shape of the nearest lender that
-        was measured there (scaled to agree at the edge) where that is less, but no less than the
-        smallest message takes there: protocols for small messages make a line from a gigabyte an
-        upper estimate for a kilobyte.
+        Below its smallest message it takes its own line, or what the nearest lender that was
+        measured there says (scaled to agree at the edge) where that is less: protocols for small
+        messages make a line from a gigabyte an upper estimate for a kilobyte. That lender asks the
+        next one below its own edge. Never less than the smallest message of the last one takes.
         """
         time = self.line_s(ideal_s)
         below = ideal_s < self.edge_s
-        finer = [other for other in pool if other.edge_s < 0.5 * self.edge_s]
-        if not finer or not below.any():
+        other = self._finer(pool)
+        if other is None or not below.any():
             return time
-        other = min(finer, key=self._unlike)
-        # The edge, and the smallest message of the finer lender, ride along at the end.
-        shape = other.line_s(np.append(ideal_s[below], [self.edge_s, other.edge_s]))
+        shape = other.time_s(np.append(ideal_s[below], self.edge_s), pool)
         at_edge = self.part * float(self.scale.time_s[0])
-        scaled = shape[:-2] * (at_edge / shape[-2])
-        time[below] = np.maximum(np.minimum(time[below], scaled), min(shape[-1], at_edge))
+        last = other
+        while (finer := last._finer(pool)) is not None:
+            last = finer
+        least = min(last.part * float(last.scale.time_s[0]), at_edge)
+        scaled = shape[:-1] * (at_edge / shape[-1])
+        time[below] = np.maximum(np.minimum(time[below], scaled), least)
         return time
+
+    def _finer(self, pool: Sequence[Lender]) -> Lender | None:
+        """The lender most like this one of those measured at messages of half the size."""
+        finer = [other for other in pool if other.edge_s < 0.5 * self.edge_s]
+        return min(finer, key=self._unlike, default=None)
 
     def _unlike(self, other: Lender) -> float:
         ranks = np.log2(other.curve.ranks_per_node / self.curve.ranks_per_node)
