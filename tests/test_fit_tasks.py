@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ from measured import attentions, copies, gemms
 from test_fit_laws import experts
 
 from seer import _kernels
+from seer import processes as machine
+from seer.cli import main
 from seer.errors import UsageError
 from seer.fit import fit_calibration, tasks, trees
 from seer.fit.trees import fit_trees
@@ -40,6 +44,25 @@ def test_two_processes_fit_the_bytes_of_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert text(2, seen) == text(1)
     total = seen[-1][2]
     assert [done for _, done, _ in seen] == [*range(total + 1), total]
+
+
+def test_the_command_fits_on_all_cores_that_it_may_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+
+    def noted(todo: Sequence[tasks.Task], processes: int, tell: Any) -> Any:
+        asked.append(processes)
+        return [task.run() for task in todo]
+
+    monkeypatch.setattr(tasks, "WORTH_ROWS", 1)
+    monkeypatch.setattr(tasks, "_in_processes", noted)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 3)
+    rows = [f"{t},{m},1024,1024,{m / 1e3}" for t in ("bf16", "fp8") for m in (256, 512, 1024)]
+    (tmp_path / "gemm.csv").write_text("\n".join(["dtype,m,n,k,time_us", *rows]) + "\n")
+    out = str(tmp_path / "lab.json")
+    assert main(["fit", str(tmp_path / "gemm.csv"), "-o", out, "--quiet"]) == 0
+    assert asked == [3]
 
 
 def test_what_no_process_can_be_started_for_is_fitted_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,7 @@ def fit(
         prefer=prefer,
         date=date,
         commands=commands,
+        processes=1,
         progress=progress,
     )
     values = {f.name: getattr(found, f.name) for f in fields(found)}
@@ -138,8 +139,8 @@ def fit_tables(
     prefer: Sequence[str],
     date: str,
     commands: Sequence[str],
+    processes: int,
     progress: Progress | None,
-    processes: int = 1,
 ) -> Calibration:
     """The calibration of tables that were read from `files`, with what is shipped beside them."""
     from seer.fit import fit_calibration  # scipy costs a second
@@ -155,5 +156,6 @@ def fit_tables(
         prefer=prefer,
         date=date,
         commands=commands,
+        processes=processes,
         progress=progress,
     )
