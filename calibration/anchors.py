@@ -29,6 +29,10 @@ from seer.readers.published_runs import PublishedRun, read_published_runs
 from seer.validate.own_steps import FEWEST_ROWS
 
 GROUPS = 3
+ERROR_OF_MEDIAN = {1: 1.0, 2: math.sqrt(0.5), 3: math.sqrt(0.4487)}
+"""Standard error of the median of as many normal values, in their standard deviation (David and
+Nagaraja, Order Statistics, 2003: variance of the median of three 0.4487)."""
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -85,7 +89,7 @@ def shrink(paths: list[Path]) -> None:
         for factor in calibration.factors:
             count = len(factor["runs"])
             spread = factor["spread"] if count > 1 else pooled
-            error = max(spread, pooled / 2) / math.sqrt(count)
+            error = max(spread, pooled / 2) * ERROR_OF_MEDIAN[count]
             raw = math.log(factor["value"])
             value = round(math.exp(raw * max(0.0, 1.0 - (error / raw) ** 2)), 4) if raw else 1.0
             print(f"{path.stem} {factor['device']} {factor['precisions']}", end=" ")
