@@ -52,7 +52,9 @@ def _system(members: Sequence[tuple[PublishedRun, Response]], steps: int) -> lis
         spreads.append(factor.spread)
         for i in sorted(set(range(len(members))) - set(drawn.tolist())):
             guesses[i].append(members[i][1].at(factor.value))
-    relative = float(np.hypot(np.median(spreads), CLUSTER_SPREAD / 2))
+    # one step cannot tell how runs of a system differ: as much as clusters do
+    known = CLUSTER_SPREAD / 2 if steps > 1 else CLUSTER_SPREAD
+    relative = float(np.hypot(np.median(spreads), known))
     width = float(np.exp(NORMAL_90 * relative))
     return [
         ScoredRun(run, guess, (guess / width, guess * width))
