@@ -8,9 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-own_steps = importlib.import_module(
-    "seer.validate.own_steps"
-)  # its function has its name
+own_steps = importlib.import_module("seer.validate.own_steps")  # its function has its name
 
 
 def member(number: int, cold_s: float, factor: float) -> tuple[SimpleNamespace, SimpleNamespace]:
