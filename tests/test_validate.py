@@ -152,6 +152,10 @@ def test_the_report_has_its_contract_and_every_row(tmp_path: Path) -> None:
     assert to_csv(report).splitlines()[0].startswith("id,group,published_s,forecast_s")
     page = to_markdown(report, "seer validate runs.csv")
     assert "| a | 8 | 2 | 1 | 1 | 4 | 2 |" in page
+    assert "What a forecast may know" not in page
+    page = to_markdown(report, "seer validate runs.csv", {"cold": report})
+    error = f"{report.overall[0].mean_ape:.1%}"
+    assert f"| cold | dense | 2 | {error} | {error} | {error} | " in page
 
 
 def is_basic(row: ScoredRun) -> bool:

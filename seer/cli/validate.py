@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,6 +12,14 @@ import typer
 from seer.cli.options import CalibrationOption, DebugOption, JsonOption, QuietOption
 from seer.cli.output import Output, print_json
 from seer.errors import ThresholdError, UsageError
+
+_LEVELS = (
+    ("cold", "cold", 1),
+    ("shipped factors", "shipped", 1),
+    ("one own step", "own-steps", 1),
+    ("three own steps", "own-steps", 3),
+)
+"""Of the page for the docs: name, level, steps."""
 
 
 class Level(StrEnum):
@@ -70,13 +79,13 @@ def validate(
     if fail_above is not None and not 0 <= fail_above < math.inf:
         what = f"{fail_above:g} is not a threshold"
         raise UsageError(what, where="--fail-above", hint="a fraction: 0.1 is a mean error of 10 %")
-    found = score(
+    scored = partial(
+        score,
         runs,
-        level=level.value,
-        steps=own_steps,
         calibration=read_calibration(calibration) if calibration else None,
         progress=lambda done, total: output.progress(f"run {done} of {total}"),
     )
+    found = scored(level=level.value, steps=own_steps)
     output.progress("")
     if not found.rows:
         reasons = [f"{count} x {reason}" for reason, count in report.skip_counts(found)[:5]]
@@ -85,7 +94,9 @@ def validate(
     if csv:
         write_whole(csv, report.to_csv(found))
     if markdown:
-        write_whole(markdown, report.to_markdown(found, "seer validate RUNS.csv"))
+        levels = {name: scored(level=one, steps=steps) for name, one, steps in _LEVELS}
+        output.progress("")
+        write_whole(markdown, report.to_markdown(found, "seer validate RUNS.csv", levels))
     if json:
         print_json(report.to_json(found))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -113,8 +113,13 @@ def skip_counts(report: ValidationReport) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def to_markdown(report: ValidationReport, command: str) -> str:
-    """The page `docs/accuracy.md`: tables of errors, raw pairs, skipped rows by reason."""
+def to_markdown(
+    report: ValidationReport, command: str, levels: Mapping[str, ValidationReport] | None = None
+) -> str:
+    """The page `docs/accuracy.md`: tables of errors, raw pairs, skipped rows by reason.
+
+    `levels` are reports on the same runs by what their forecasts may know, for a table of them.
+    """
     lines = [
         "# Accuracy, as measured",
         "",
@@ -127,6 +132,8 @@ def to_markdown(report: ValidationReport, command: str) -> str:
     ]
     lines += ["| " + " | ".join(_cells(s)) + " |" for s in (*report.groups, *report.overall) if s.n]
     lines += ["", f"Mean over groups: {report.overall[-1].macro_ape:.1%}.", ""]
+    if levels:
+        lines += _levels(levels)
     lines += ["## Does the error grow with scale?", ""]
     lines += _trends(report)
     lines += [
@@ -145,6 +152,30 @@ def to_markdown(report: ValidationReport, command: str) -> str:
     lines += ["", "## Rows that were not scored", "", "| reason | rows |", "|---|---:|"]
     lines += [f"| {reason} | {count} |" for reason, count in skip_counts(report)]
     return "\n".join(lines) + "\n"
+
+
+def _levels(levels: Mapping[str, ValidationReport]) -> list[str]:
+    """Errors by what a forecast may know."""
+    lines = [
+        "## What a forecast may know",
+        "",
+        "*Shipped factors*: those that the calibrations declare, their anchor runs not scored. *Own "
+        "steps*: one factor from runs of the same group, GPU and precision, median over 20 draws, "
+        "scored on the others; systems of fewer than four runs are left out.",
+        "",
+        "| level | models | rows | mean | median | mean over groups | bias | inside 90 % interval |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, report in levels.items():
+        for s in report.overall[:2]:
+            if s.n:
+                cells = (s.mean_ape, s.median_ape, s.macro_ape)
+                figures = " | ".join(f"{value:.1%}" for value in cells)
+                lines.append(
+                    f"| {name} | {s.name} | {s.n} | {figures} | {s.bias:+.1%} "
+                    f"| {s.interval_coverage:.0%} |"
+                )
+    return [*lines, ""]
 
 
 def _trends(report: ValidationReport) -> list[str]:
