@@ -159,9 +159,9 @@ def _levels(levels: Mapping[str, ValidationReport]) -> list[str]:
     lines = [
         "## What a forecast may know",
         "",
-        "*Shipped factors*: those that the calibrations declare, their anchor runs not scored. "
-        "*Own steps*: one factor from runs of the same group, GPU and precision, median over 20 draws, "
-        "scored on the others; systems of fewer than four runs are left out.",
+        "*Shipped factors*: those of the calibrations, whose anchor runs are not scored. "
+        "*Own steps*: one factor from runs of the same group, GPU and precision, median over 20 "
+        "draws, scored on the others; systems of fewer than four runs are left out.",
         "",
         "| level | models | rows | mean | median | mean over groups | bias "
         "| inside 90 % interval |",
