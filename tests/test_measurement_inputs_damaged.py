@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from trace_writer import Tracer, product, sent
 
 from seer.errors import SeerError
+from seer.readers.kineto.recipes import Call, Unclear
 from seer.readers.measurements import read_measurements
 
 NCCL = Path(__file__).parent.parent / "traces" / "nccl"
@@ -92,3 +94,10 @@ def test_any_value_in_a_trace_or_report_is_borne(
     except SeerError:
         return
     assert all(np.isfinite(t.time_s).all() and (t.time_s > 0).all() for t in tables)
+
+
+def test_a_data_type_that_is_no_word_is_not_recorded() -> None:
+    call: Any = Call(SimpleNamespace(input_types=[[], 7, None]), False)
+    for position in range(4):
+        with pytest.raises(Unclear, match="not recorded"):
+            call.dtype(position)

@@ -272,9 +272,8 @@ def _marked_size(trace: RankTrace, mark: int, kind: OperatorKind | None) -> tupl
     total, dtype = 0.0, ""
     for dims, word in zip(args.input_dims, types, strict=False):
         plain = isinstance(dims, list) and dims and all(isinstance(n, int) and n >= 0 for n in dims)
-        known = ELEMENT_BYTES.get(
-            str(word).lower().removeprefix("c10::").split()[0] if word else ""
-        )
+        first, *_ = str(word).lower().removeprefix("c10::").split() or [""]
+        known = ELEMENT_BYTES.get(first)
         if plain and known:
             dtype = known[0]
             total += float(np.prod(np.array(dims, np.float64))) * known[1]

@@ -65,7 +65,7 @@ class Call:
     def dtype(self, position: int) -> str:
         """Data type of an argument. Raises Unclear."""
         word = _at(self.args.input_types, position)
-        if word is None:
+        if not isinstance(word, str):
             raise Unclear("data types are not recorded")
         if word not in DTYPES:
             raise Unclear(f"the data type {str(word)[:40]!r} has no curve")
