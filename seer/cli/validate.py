@@ -94,7 +94,11 @@ def validate(
     if csv:
         write_whole(csv, report.to_csv(found))
     if markdown:
-        levels = {name: scored(level=one, steps=steps) for name, one, steps in _LEVELS}
+        done = (level.value, own_steps if level is Level.own_steps else 1)
+        levels = {
+            name: found if (one, steps) == done else scored(level=one, steps=steps)
+            for name, one, steps in _LEVELS
+        }
         output.progress("")
         write_whole(markdown, report.to_markdown(found, "seer validate RUNS.csv", levels))
     if json:

@@ -34,18 +34,26 @@ def merged_share(n_nodes: int) -> float:
     return float(n_nodes * (1.0 - (1.0 - 1.0 / n_nodes) ** TOP_K) / TOP_K)
 
 
+def dispatch_curves(calibration: Calibration) -> list[tuple[int, LawCurve]]:
+    """The measured dispatch and combine kernels of a calibration, with their indices."""
+    return [
+        (index, curve)
+        for index, curve in enumerate(calibration.curves)
+        if isinstance(curve, LawCurve) and curve.law == "dispatch"
+    ]
+
+
 def price_dispatch(
     work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
 ) -> Rows:
     """Fill rows of kind dispatch and combine at measured scales; returns the rows left."""
     done = np.zeros(len(rows), bool)
-    for index, curve in enumerate(calibration.curves):
-        if isinstance(curve, LawCurve) and curve.law == "dispatch":
-            mine = ~done & _answers(curve, work, rows, cluster)
-            if mine.any():
-                sheet.fill(rows[mine], _estimate(curve, work, rows[mine]), index, Origin.derived)
-                sheet.note("dispatch and combine by the kernel of", curve.stack)
-                done |= mine
+    for index, curve in dispatch_curves(calibration):
+        mine = ~done & _answers(curve, work, rows, cluster)
+        if mine.any():
+            sheet.fill(rows[mine], _estimate(curve, work, rows[mine]), index, Origin.derived)
+            sheet.note("dispatch and combine by the kernel of", curve.stack)
+            done |= mine
     return rows[~done]
 
 

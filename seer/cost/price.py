@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.calibration import Calibration, LawCurve, MemoryCurve, PolynomialCurve
+from seer.calibration import Calibration, MemoryCurve, PolynomialCurve
 from seer.cluster import Cluster
 from seer.cost.attention import price_attention
 from seer.cost.collectives import communication_bound_s, price_communication
-from seer.cost.dispatch import price_dispatch
+from seer.cost.dispatch import dispatch_curves, price_dispatch
 from seer.cost.matrix import price_gemms
 from seer.cost.physics import bound_s
 from seer.cost.polynomial import price_polynomial
@@ -104,12 +104,7 @@ def least_s(
     kinds = tuple(int(kind) for kind in COMMUNICATION)
     rows = np.flatnonzero(np.isin(work.kind, kinds) & np.isnan(work.measured_s))
     bound[rows] = communication_bound_s(work, rows, cluster)
-    merged = [
-        i
-        for i, one in enumerate(calibration.curves)
-        if isinstance(one, LawCurve) and one.law == "dispatch"
-    ]
-    bound[np.isin(curve, merged)] = 0.0
+    bound[np.isin(curve, [index for index, _ in dispatch_curves(calibration)])] = 0.0
     return bound
 
 
