@@ -10,10 +10,10 @@ import pytest
 
 from seer.errors import InfeasibleError, SeerError, UsageError
 from seer.readers import read_job, shipped
-from seer.readers.doors import is_foreign, megatron_from_words
 from seer.readers.doors.layouts import layout_text
-from seer.readers.doors.megatron_flags import is_megatron
+from seer.readers.doors.megatron_flags import is_megatron, megatron_from_words
 from seer.readers.doors.megatron_out import megatron_flags
+from seer.readers.doors.opening import is_foreign
 from seer.spec import Job
 
 SCRIPT = """#!/bin/bash

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 from by_hand import by_hand
@@ -12,7 +13,7 @@ from strategies import Program, programs
 from twins import peak_memory as walked_peak
 
 from seer.play import play
-from seer.timeline import peak_memory, peak_memory_all
+from seer.timeline import memory, peak_memory, peak_memory_all
 
 ONE_F_ONE_B = by_hand(
     {"f0": ("gemm", 1), "f1": ("gemm", 1), "b0": ("gemm", 2), "b1": ("gemm", 2)},
@@ -62,6 +63,8 @@ def test_the_peak_agrees_with_a_walk_through_the_events(
     )
     timeline = play(graph, program.duration_s)
     together = peak_memory_all(graph, timeline)
+    with patch.object(memory, "SORTED_OPERATORS", 1):  # rank by rank
+        assert peak_memory_all(graph, timeline) == together
     assert set(together) == set(graph.rank.tolist())
     for rank, peak in together.items():
         assert peak == peak_memory(graph, timeline, rank) == walked_peak(graph, timeline, rank)

@@ -177,7 +177,7 @@ def _job(name: str, words: list[str] | None, flags: dict[str, Any], edits: list[
     """The job that JOB, typed flags and the options mean."""
     if not name.startswith("--"):
         return job_of(name, flags, edits)
-    from seer.readers.doors import megatron_from_words
+    from seer.readers.doors.megatron_flags import megatron_from_words
     from seer.readers.job import read_job
     from seer.readers.overrides import parse_overrides
 

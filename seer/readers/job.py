@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from seer.errors import UsageError, nearest
-from seer.readers import doors, shipped
 from seer.readers import overrides as edits
+from seer.readers import shipped
+from seer.readers.doors.arguments import Foreign
 from seer.readers.files import read_structured
 from seer.readers.huggingface import is_huggingface
 from seer.readers.job_checks import check_job, derive_dp, recompute_notes, schedule_name
@@ -102,7 +103,7 @@ _REFERENCES = {"model": "models", "cluster": "clusters", "framework": "framework
 
 
 def read_job(
-    source: Source | doors.Foreign, overrides: edits.Overrides = (), *, choose: Choose | None = None
+    source: Source | Foreign, overrides: edits.Overrides = (), *, choose: Choose | None = None
 ) -> Job:
     """The job of a shipped name, a spec file or a mapping, with `path=value` edits applied.
 
@@ -144,19 +145,23 @@ class OpenedJob:
         return replace(self, mapping=mapping)
 
 
-def opened(source: Source | doors.Foreign, changes: Mapping[str, Any]) -> OpenedJob:
+def opened(source: Source | Foreign, changes: Mapping[str, Any]) -> OpenedJob:
     """The spec of a shipped name, a file or a mapping, before its names are looked up.
 
     `changes` are the edits to come: another tool's file leaves some things to them.
     """
-    if isinstance(source, doors.Foreign):
-        doors.require(source, changes, source.kind)
+    if isinstance(source, Foreign):
+        from seer.readers.doors.opening import require
+
+        require(source, changes, source.kind)
         return _through_door(source, source.kind)
     if isinstance(source, Mapping):
         return OpenedJob(*load("jobs", source))
     path = shipped.resolve("jobs", source)
     if path.parent != shipped.folder("jobs"):
-        foreign = doors.open_door(path, changes)
+        from seer.readers.doors.opening import open_door  # costs 50 ms, no shipped job needs it
+
+        foreign = open_door(path, changes)
         if foreign is not None:
             return _through_door(foreign, str(path))
     return OpenedJob(*load("jobs", source), path.parent)
@@ -184,7 +189,7 @@ def open_named(name: str, changes: dict[str, Any]) -> OpenedJob:
     return OpenedJob({"model": name, **given}, "job")
 
 
-def _through_door(foreign: doors.Foreign, where: str) -> OpenedJob:
+def _through_door(foreign: Foreign, where: str) -> OpenedJob:
     """The spec of another tool's configuration."""
     notes = [f"read as {foreign.kind}", *foreign.notes]
     mapping = {"notes": [], **foreign.job}
@@ -222,7 +227,9 @@ def kind_of(name_or_path: str) -> str:
         known = [*shipped.names("jobs"), *shipped.names("models")]
         what = f"'{name_or_path[:80]}' is neither a job, a model nor a file"
         raise UsageError(what, hint=nearest(name_or_path, known) + "; `seer list` shows all")
-    if doors.is_foreign(name_or_path):
+    from seer.readers.doors.opening import is_foreign
+
+    if is_foreign(name_or_path):
         return "job"
     value = read_structured(name_or_path)
     if isinstance(value, dict):

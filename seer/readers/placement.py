@@ -10,10 +10,7 @@ from pydantic import Field
 from seer.cluster import Cluster
 from seer.errors import InfeasibleError, UsageError, nearest
 from seer.placement import ORDER, PACKED, Placement
-from seer.readers.host_devices import devices_of_hosts
-from seer.readers.hostlist import expand_hosts
 from seer.readers.schema import Count, Spec, validate
-from seer.readers.topology import read_topology
 
 Device = Annotated[int, Field(ge=0, le=10**9)]
 
@@ -77,6 +74,10 @@ def _devices(
     where: str,
 ) -> tuple[int, ...]:
     """Devices of hosts by a file that says where they hang, tried beside the job first."""
+    from seer.readers.host_devices import devices_of_hosts  # few jobs name their hosts
+    from seer.readers.hostlist import expand_hosts
+    from seer.readers.topology import read_topology
+
     beside = folder / topology if folder else Path(topology)
     found = read_topology(beside if beside.is_file() else topology)
     if isinstance(hosts, str):
