@@ -7,15 +7,16 @@ three source groups with the most dense rows that can be forecast, the row with 
 utilisation, so a typical run. Mixtures of experts are no anchors: what is unknown about them is not
 the clock. A device and precision with fewer than four rows gets no factor, since too little would
 remain to score. Prints the `seer fit --from-run` commands; `--write` runs them, and then shrinks
-each factor towards 1 by what chance explains of it: log(factor) times 1 - (standard error /
-log(factor))^2, nothing where that is negative (James and Stein 1961, positive part). The error of a
-lone anchor is the spread of all of them.
+the median of each factor's runs towards 1 by what chance explains of it: its logarithm times
+1 - (standard error / logarithm)^2, nothing where that is negative (James and Stein 1961, positive
+part). The error of a lone anchor is the spread of all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import subprocess
 from collections import defaultdict
 from dataclasses import replace
@@ -26,13 +27,10 @@ from seer.forecast import model_flop, prepare
 from seer.readers import read_calibration
 from seer.readers.calibration_file import write_calibration
 from seer.readers.published_runs import PublishedRun, read_published_runs
+from seer.validate.factors import ERROR_OF_MEDIAN
 from seer.validate.own_steps import FEWEST_ROWS
 
 GROUPS = 3
-ERROR_OF_MEDIAN = {1: 1.0, 2: math.sqrt(0.5), 3: math.sqrt(0.4487)}
-"""Standard error of the median of as many normal values, in their standard deviation (David and
-Nagaraja, Order Statistics, 2003: variance of the median of three 0.4487)."""
-
 HERE = Path(__file__).resolve().parent
 
 
@@ -90,10 +88,10 @@ def shrink(paths: list[Path]) -> None:
             count = len(factor["runs"])
             spread = factor["spread"] if count > 1 else pooled
             error = max(spread, pooled / 2) * ERROR_OF_MEDIAN[count]
-            raw = math.log(factor["value"])
+            raw = statistics.median(math.log(run["factor"]) for run in factor["runs"])
             value = round(math.exp(raw * max(0.0, 1.0 - (error / raw) ** 2)), 4) if raw else 1.0
             print(f"{path.stem} {factor['device']} {factor['precisions']}", end=" ")
-            print(f"{factor['value']} +- {error:.1%} -> {value}")
+            print(f"{math.exp(raw):.4f} +- {error:.1%} -> {value}")
             if value != 1.0:
                 source = f"python calibration/anchors.py: {', '.join(factor['rows'])}"
                 kept.append({**factor, "value": value, "source": source})

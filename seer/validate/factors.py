@@ -7,6 +7,7 @@ time with which the forecast meets the measurement.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,13 +55,27 @@ def response(prepared: Prepared, knots: Sequence[float] = KNOTS) -> Response:
     return Response(np.array(knots, float), np.array(times))
 
 
-def combine(factors: Sequence[float], source: str) -> Factor:
-    """One factor from those of single runs: their median, with their spread.
+SYSTEMS_SPREAD = 0.25
+"""How far the factors of systems lie from 1: root mean square of log(factor) over the systems of
+the published runs (`calibration/systems.py` prints it)."""
 
-    Of two it is the geometric mean. Of three, one run whose error is something else than the pace
-    of its device does not move it. From a single run the spread between runs cannot be known and
-    is left to the spread between clusters.
+ERROR_OF_MEDIAN = {1: 1.0, 2: math.sqrt(0.5), 3: math.sqrt(0.4487)}
+"""Standard error of the median of as many normal values, in their standard deviation (David and
+Nagaraja, Order Statistics, 2003: variance of the median of three 0.4487)."""
+
+
+def combine(factors: Sequence[float], source: str) -> Factor:
+    """One factor from those of one to three runs: their median, trusted as far as they agree.
+
+    Of two the median is the geometric mean. Of three, one run whose error is something else than
+    the pace of its device does not move it. Runs that disagree say little about the device, so
+    log(median) is multiplied by v / (v + e^2), its best guess when factors of systems vary by
+    v = SYSTEMS_SPREAD^2 around 1 and the median has the error e (Robinson 1991, "That BLUP is a
+    good thing", section 2). The spread is that of the runs; a single run shows none, is taken as
+    it is, and leaves its spread to that between clusters.
     """
     logs = np.log(np.asarray(factors, float))
     spread = float(logs.std(ddof=1)) if len(logs) > 1 else 0.0
-    return Factor(float(np.exp(np.median(logs))), spread, source)
+    variance = SYSTEMS_SPREAD**2
+    trust = variance / (variance + (spread * ERROR_OF_MEDIAN[len(logs)]) ** 2)
+    return Factor(float(np.exp(trust * np.median(logs))), spread, source)

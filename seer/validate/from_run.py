@@ -47,7 +47,7 @@ class RunFactor:
 def factor_from_runs(
     runs: Sequence[MeasuredRun], calibration: Calibration
 ) -> tuple[Factor, tuple[RunFactor, ...]]:
-    """The median of the factors of one to three runs, and each of them.
+    """One factor of one to three runs (`seer.validate.factors.combine`), and each of theirs.
 
     Raises UsageError for none or too many, for runs on different devices or precisions, and for a
     run that no sensible factor explains.
