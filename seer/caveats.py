@@ -22,11 +22,7 @@ def caveats(
     `peak` is what the heaviest rank needs, in bytes; a plan that does not fit is warned of last.
     """
     found = [*pricing.notes, *_another_device(job, calibration), *_cut_groups(job)]
-    found += [
-        f"{'optimizer states' if what == 'optimizer' else what} are held in host memory: their "
-        "traffic over the host link is not priced, so the step is longer than this forecast"
-        for what in job.training.offload
-    ]
+    found += _offloaded(job)
     if interval is None:
         found.append("the calibration carries no spreads: no interval can be given")
     capacity = job.cluster.device.memory_bytes
@@ -36,6 +32,25 @@ def caveats(
             f"{capacity / 2**30:.1f} GiB: this plan does not fit"
         )
     return tuple(found)
+
+
+def _offloaded(job: Job) -> list[str]:
+    """Warnings where what lies in host memory costs time that nobody can tell."""
+    link, what = job.cluster.host_link, job.training.offload
+    if what and link is None:
+        held = ", ".join("optimizer states" if w == "optimizer" else w for w in what)
+        return [
+            f"{held} are held in host memory, but {job.cluster.name} does not say how fast its "
+            "host link is: the traffic is not priced, so the step is longer than this forecast "
+            "(state cluster.host_link)"
+        ]
+    if "optimizer" in what and link is not None and not link.adam_parameters_per_s:
+        return [
+            f"nobody measured an optimizer on a host of {job.cluster.name}: of its updates only "
+            "the copies are priced, so the step is longer than this forecast (state "
+            "cluster.host_link.adam_parameters_per_s)"
+        ]
+    return []
 
 
 def _another_device(job: Job, calibration: Calibration) -> list[str]:

@@ -152,6 +152,29 @@ class Tier:
 
 
 @dataclass(frozen=True)
+class HostLink:
+    """The processors and the memory that the GPUs of a machine share, and the way there.
+
+    Attributes
+    ----------
+    link_bytes_per_s : float
+        Nominal bandwidth of one GPU's link to the host, per direction (PCIe, NVLink-C2C).
+    to_host_bytes_per_s, from_host_bytes_per_s : float
+        What one copy between the device and page-locked memory reaches; 0 = never measured.
+    adam_parameters_per_s : float
+        Parameters that one rank's process updates on the host in a second, beside those of the
+        other GPUs; 0 = never measured.
+    source : str
+    """
+
+    link_bytes_per_s: float
+    to_host_bytes_per_s: float = 0.0
+    from_host_bytes_per_s: float = 0.0
+    adam_parameters_per_s: float = 0.0
+    source: str = ""
+
+
+@dataclass(frozen=True)
 class Span:
     """Where the members of a group lie, per tier; index 0 are the nodes.
 
@@ -193,6 +216,7 @@ class Cluster:
     `calibration` names the calibration file that fits this device. With `pxn` a message to another
     rail passes NVLink to the GPU of that rail first, as NCCL does since 2.12. `host_gpus` are the
     GPUs of one host where a node, the NVLink domain, holds several (NVL72: 18 hosts of four).
+    `host_link` is the way to the memory of the host, None where nobody has said.
     """
 
     name: str
@@ -204,6 +228,7 @@ class Cluster:
     notes: tuple[str, ...] = field(default=())
     pxn: bool = True
     host_gpus: int = 0
+    host_link: HostLink | None = None
 
     @property
     def host(self) -> int:

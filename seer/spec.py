@@ -7,27 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from seer.cluster import Cluster
+from seer.layers import LatentAttention, LayerKind
 from seer.placement import PACKED, Placement
-
-
-@dataclass(frozen=True)
-class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, section 2.1): ranks and head sizes."""
-
-    q_lora_rank: int
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-
-
-@dataclass(frozen=True)
-class LayerKind:
-    """What distinguishes a layer from its neighbours."""
-
-    moe: bool = False
-    window: int = 0
-    """Sliding attention window in tokens; 0 = full."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +162,15 @@ class TrainingSpec:
         With "selective": modules as Megatron names them ("core_attn", "mlp", "moe", "moe_act",
         "layernorm", "mla_up_proj", "shared_experts"); empty = core_attn.
     offload : tuple of str
-        "optimizer", "activations": held in host memory.
+        "optimizer", "activations", "parameters" (with zero 3): held in host memory.
+    offload_fraction : float
+        With "optimizer": share of the parameters that the host updates.
+    offload_overlap : bool
+        With "optimizer": copies out, updates on the host and copies back overlap, in pieces.
+    offload_layers : int
+        With "activations": of this many leading layers of each model chunk; 0 = of all.
+    offload_modules : tuple of str
+        With "activations": only inputs of these parts of a layer, as Megatron names them; () = all.
     routing_imbalance : float
         Largest load of an expert-parallel rank over the mean (1 = balanced).
     expert_loads : tuple of float
@@ -200,6 +189,10 @@ class TrainingSpec:
     recompute: str = "none"
     recompute_modules: tuple[str, ...] = ()
     offload: tuple[str, ...] = ()
+    offload_fraction: float = 1.0
+    offload_overlap: bool = False
+    offload_layers: int = 0
+    offload_modules: tuple[str, ...] = ()
     routing_imbalance: float = 1.0
     expert_loads: tuple[float, ...] = ()
     lora_rank: int = 0
@@ -338,6 +331,10 @@ class FrameworkSpec:
         kernel (0 = the weight-gradient GEMM accumulates).
     optimizer_traffic_bytes : float
         Memory traffic of the optimizer step per local parameter.
+    offload_gradient_bytes, offload_parameter_bytes : mapping of precision to bytes per parameter
+        Over the host link, out and back; empty = a gradient as held, a parameter as computed with.
+    offload_with_reduction : bool
+        Gradients leave for the host bucket by bucket, as they are reduced.
     step_overhead_s : float
         Fixed time per step on the host (0 when nothing is known).
     source : str
@@ -370,6 +367,9 @@ class FrameworkSpec:
     grad_reduce_bytes: Mapping[str, float] = field(default_factory=dict)
     grad_accumulate_bytes: Mapping[str, float] = field(default_factory=dict)
     optimizer_traffic_bytes: float = 0.0
+    offload_gradient_bytes: Mapping[str, float] = field(default_factory=dict)
+    offload_parameter_bytes: Mapping[str, float] = field(default_factory=dict)
+    offload_with_reduction: bool = False
     step_overhead_s: float = 0.0
 
 

@@ -15,7 +15,8 @@ from seer.cluster import Cluster, Device, Tier
 from seer.forecast import forecast
 from seer.readers import read_job
 from seer.reports.forecast_json import to_json
-from seer.spec import FrameworkSpec, LatentAttention, ModelSpec, ParallelismSpec, TrainingSpec
+from seer.layers import LatentAttention
+from seer.spec import FrameworkSpec, ModelSpec, ParallelismSpec, TrainingSpec
 from seer.workload import SCHEDULES
 
 COMMANDS = list(command_reference.leaves())

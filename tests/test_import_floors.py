@@ -17,6 +17,7 @@ FLOORS = {
     "memo": 0,
     "processes": 0,
     "graph": 1,
+    "layers": 1,
     "spec": 1,
     "cluster": 1,
     "fabric": 1,

@@ -10,7 +10,7 @@ import pytest
 
 from seer.readers.published_runs import PublishedRun, read_published_runs
 from seer.readers.published_words import RECOMPUTE, uneven_stages
-from seer.spec import LatentAttention
+from seer.layers import LatentAttention
 
 ROW: dict[str, Any] = {
     "id": "a", "source_group": "g", "grade": "A", "task": "pretrain", "model": "GPT 1.3B",

@@ -14,7 +14,8 @@ import pytest
 
 from seer.errors import InfeasibleError
 from seer.readers.job_checks import check_job
-from seer.spec import Job, LatentAttention
+from seer.layers import LatentAttention
+from seer.spec import Job
 from seer.workload import lay_out
 
 S, H, A = 32, 64, 8

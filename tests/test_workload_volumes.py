@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seer.graph import OperatorGraph, OperatorKind
-from seer.spec import Job, LatentAttention
+from seer.layers import LatentAttention
+from seer.spec import Job
 from seer.workload import lay_out, unfold
 
 S, H, A, HEAD, LAYERS, FFN, VOCAB = 32, 64, 8, 8, 8, 256, 512

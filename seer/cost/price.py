@@ -10,6 +10,7 @@ from seer.cluster import Cluster
 from seer.cost.attention import price_attention
 from seer.cost.collectives import communication_bound_s, price_communication
 from seer.cost.dispatch import dispatch_curves, price_dispatch
+from seer.cost.host import price_host
 from seer.cost.matrix import price_gemms
 from seer.cost.physics import bound_s
 from seer.cost.polynomial import price_polynomial
@@ -20,6 +21,8 @@ from seer.graph import COMMUNICATION, GEMMS, OperatorKind, Origin, WorkTable
 
 _MEASURED_SPREAD = 0.0
 """A duration that was given is taken as it is."""
+
+_HOST_KINDS = (OperatorKind.memcpy, OperatorKind.host)
 
 _ROOMS = (
     (GEMMS, price_gemms),
@@ -46,8 +49,11 @@ def price(work: WorkTable, calibration: Calibration, cluster: Cluster) -> Pricin
     sheet.origin[known] = Origin.measured
     sheet.spread[known] = _MEASURED_SPREAD
 
+    price_host(
+        work, np.flatnonzero(~known & np.isin(work.kind, _HOST_KINDS)), calibration, cluster, sheet
+    )
     if any(isinstance(curve, PolynomialCurve) for curve in calibration.curves):
-        price_polynomial(work, np.flatnonzero(~known), calibration, sheet)
+        price_polynomial(work, np.flatnonzero(np.isnan(sheet.time_s)), calibration, sheet)
     for kinds, room in _ROOMS:
         rows = np.flatnonzero(np.isnan(sheet.time_s) & np.isin(work.kind, kinds))
         if len(rows):

@@ -54,6 +54,10 @@ COMPUTE = frozenset(
 )
 
 
+TO_HOST, FROM_HOST = "d2h", "h2d"
+"""Groups of the copies between a device and its host: each direction has a stream of its own."""
+
+
 class DType(IntEnum):
     """Element type of an operator's main operands."""
 

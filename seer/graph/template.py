@@ -25,6 +25,9 @@ class TemplateOperator:
     module : str
         Megatron's word for the part of a layer that can be recomputed by name ("core_attn",
         "layernorm", "mlp", "moe", "moe_act", "shared_experts", "mla_up_proj"), or "".
+    offload : str
+        Megatron's word for the part of a layer whose input can be offloaded by name ("attn_norm",
+        "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"), or "".
     formulas : mapping of column to Formula
         Columns of `WorkTable` and `backward_hbm_bytes` (memory traffic of the backward pass),
         `weight` (0 for a GEMM without weights), `precise` (1 for a GEMM that stays in 16 bits),
@@ -45,6 +48,7 @@ class TemplateOperator:
     variant: str
     group: str
     module: str
+    offload: str
     formulas: Mapping[str, Formula]
     when: Formula | None
     where: str

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seer.errors import InfeasibleError, UsageError, nearest
-from seer.spec import LatentAttention, ModelSpec
+from seer.layers import LatentAttention
+from seer.spec import ModelSpec
 
 _LLAMA = ("swiglu", "rms_norm", "rope", False)
 # model_type: (activation, norm, position, tied by default), as in the modelling code of

@@ -47,6 +47,11 @@ RecomputeModule = Literal[
 """Megatron's `--recompute-modules` (megatron/core/transformer/transformer_config.py), and
 TorchTitan's policy per operator."""
 
+OffloadModule = Literal[
+    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
+]
+"""Megatron's `--offload-modules` (megatron/core/transformer/transformer_config.py)."""
+
 Choose = Callable[[Job], tuple[ParallelismSpec, str]]
 """Chooses a parallelism for a draft job (all GPUs data-parallel) and says by which rule."""
 
@@ -58,7 +63,13 @@ class _Training(Spec):
     precision: Precision = "bf16"
     recompute: Recompute | None = None
     recompute_modules: Annotated[list[RecomputeModule], Field(default_factory=list)]
-    offload: Annotated[list[Literal["optimizer", "activations"]], Field(default_factory=list)]
+    offload: Annotated[
+        list[Literal["optimizer", "activations", "parameters"]], Field(default_factory=list)
+    ]
+    offload_fraction: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
+    offload_overlap: bool = False
+    offload_layers: Size = 0
+    offload_modules: Annotated[list[OffloadModule], Field(default_factory=list)]
     routing_imbalance: Annotated[float, Field(ge=1.0, le=1e6)] = 1.0
     expert_loads: Annotated[list[Annotated[float, Field(ge=0)]], Field(default_factory=list)]
     lora_rank: Size = 0
@@ -320,6 +331,10 @@ def _draft(spec: _Job, place: str, folder: Path | None) -> Job:
             precision=training.precision,
             **_recompute(training, framework),
             offload=tuple(training.offload),
+            offload_fraction=float(training.offload_fraction),
+            offload_overlap=training.offload_overlap,
+            offload_layers=training.offload_layers,
+            offload_modules=tuple(training.offload_modules),
             routing_imbalance=float(training.routing_imbalance),
             expert_loads=tuple(training.expert_loads),
             lora_rank=training.lora_rank,

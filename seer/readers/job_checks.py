@@ -28,6 +28,7 @@ def check_job(job: Job) -> None:
         _context,
         _sequence,
         _sharding,
+        _offload,
         _schedule,
         _layers,
         _micro_batches,
@@ -96,6 +97,17 @@ def schedule_name(given: str | None, vpp: int, where: str) -> str:
         what = f"there is no schedule named '{given[:80]}'"
         raise UsageError(what, where=f"{where}.schedule", hint=nearest(given, SCHEDULES))
     return given
+
+
+def _offload(job: Job) -> None:
+    training, zero = job.training, job.parallelism.zero
+    if "parameters" in training.offload and zero < 3:
+        what = f"parameters are held whole on every rank with zero {zero}"
+        hint = "with parallelism.zero 3 each rank may keep its shard on the host"
+        refuse(job, "training.offload", what, hint)
+    if "parameters" in training.offload and "optimizer" not in training.offload:
+        what = "parameters on the host are updated there"
+        refuse(job, "training.offload", what, "offload optimizer as well")
 
 
 def _precision(job: Job) -> None:

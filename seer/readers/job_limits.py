@@ -10,7 +10,8 @@ import math
 from dataclasses import fields
 
 from seer.errors import InfeasibleError
-from seer.spec import Job, LatentAttention
+from seer.layers import LatentAttention
+from seer.spec import Job
 
 MOST_GPUS = 10_000_000
 MOST_LAYERS = 10_000

@@ -38,7 +38,7 @@ FORMULA_COLUMNS = (
     "wgrad_sm_share",
 )
 PASSES = ("both", "forward", "backward", "dgrad", "wgrad")
-_KEYS = ("name", "kind", "variant", "group", "module", "pass", "when", *FORMULA_COLUMNS)
+_KEYS = ("name", "kind", "variant", "group", "module", "offload", "pass", "when", *FORMULA_COLUMNS)
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -131,6 +131,7 @@ def _operator(value: Any, where: str) -> TemplateOperator:
         passes=passes,
         variant=text_of(entry, "variant", where),
         module=text_of(entry, "module", where),
+        offload=text_of(entry, "offload", where),
         group=text_of(entry, "group", where),
         formulas={
             column: compile_formula(entry[column], f"{where}.{column}")

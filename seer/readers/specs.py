@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field, create_model
 
-from seer.cluster import Cluster, Device, Tier
+from seer.cluster import Cluster, Device, HostLink, Tier
 from seer.errors import UsageError
+from seer.layers import LatentAttention
 from seer.readers import shipped
 from seer.readers.files import named, read_structured
 from seer.readers.huggingface import is_huggingface, model_from_huggingface
@@ -24,7 +25,7 @@ from seer.readers.schema import (
     Spec,
     validate,
 )
-from seer.spec import FrameworkSpec, LatentAttention, ModelSpec
+from seer.spec import FrameworkSpec, ModelSpec
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 Recompute = Literal["none", "selective", "full"]
@@ -99,6 +100,14 @@ class _Tier(Spec):
     algorithm: Literal["flat", "two-level"] = "flat"
 
 
+class _HostLink(Spec):
+    link_bytes_per_s: BytesPerSecond
+    to_host_bytes_per_s: BytesPerSecond = 0.0
+    from_host_bytes_per_s: BytesPerSecond = 0.0
+    adam_parameters_per_s: Annotated[float, Field(ge=0.0, le=1e15)] = 0.0
+    source: str = ""
+
+
 class _Cluster(Spec):
     name: str = ""
     device: _Device
@@ -109,6 +118,7 @@ class _Cluster(Spec):
     notes: Annotated[list[str], Field(default_factory=list)]
     pxn: bool = True
     host_gpus: Size = 0
+    host_link: _HostLink | None = None
 
 
 _FRAMEWORK_CHOICES: dict[str, Any] = {
@@ -184,7 +194,7 @@ def _on_base(value: dict[str, Any], folder: Path | None, place: str) -> dict[str
     inherited = {
         key: part
         for key, part in found.items()
-        if key in ("device", "devices_per_node", "host_gpus")
+        if key in ("device", "devices_per_node", "host_gpus", "host_link")
     }
     inherited |= {key: found[key] for key in ("calibration", "tiers") if key in found}
     return inherited | value
@@ -283,6 +293,7 @@ def read_cluster(source: Source, where: str = "") -> Cluster:
         notes=tuple(spec.notes),
         pxn=spec.pxn,
         host_gpus=spec.host_gpus,
+        host_link=HostLink(**spec.host_link.model_dump()) if spec.host_link else None,
     )
 
 

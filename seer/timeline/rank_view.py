@@ -8,7 +8,15 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.graph import COMMUNICATION, COMPUTE, OperatorGraph, OperatorKind
+from seer.graph import (
+    COMMUNICATION,
+    COMPUTE,
+    FROM_HOST,
+    TO_HOST,
+    OperatorGraph,
+    OperatorKind,
+    WorkTable,
+)
 from seer.timeline.intervals import Intervals, covering
 from seer.timeline.timeline import Timeline
 
@@ -29,6 +37,14 @@ def _table(kinds: frozenset[OperatorKind]) -> NDArray[np.bool_]:
     return table
 
 
+def _over_link(work: WorkTable) -> NDArray[np.bool_]:
+    """Which work is a copy between a device and its host: no multiprocessor runs it."""
+    found = work.kind == OperatorKind.memcpy
+    for row in np.flatnonzero(found).tolist():
+        found[row] = work.group[row] in (TO_HOST, FROM_HOST)
+    return np.asarray(found)
+
+
 _SEGMENT = frozenset({OperatorKind.segment})
 _OPTIMIZER = frozenset({OperatorKind.optimizer})
 _HOST = frozenset({OperatorKind.host})
@@ -43,6 +59,8 @@ class RankView:
     operator : int32[K]
     start_s, end_s, duration_s : float64[K]
     kind : int8[K]
+    over_link : bool[K]
+        Copies between the device and its host.
     work_id : int32[K]
     """
 
@@ -51,6 +69,7 @@ class RankView:
     end_s: NDArray[np.float64]
     duration_s: NDArray[np.float64]
     kind: NDArray[np.int8]
+    over_link: NDArray[np.bool_]
     work_id: NDArray[np.int32]
 
     @staticmethod
@@ -64,7 +83,8 @@ class RankView:
         start, work_id = timeline.start_s[operator], graph.work_id[operator]
         duration = timeline.duration_s[operator]
         kind = graph.work.kind[work_id]
-        return RankView(operator, start, start + duration, duration, kind, work_id)
+        over_link = _over_link(graph.work)[work_id]
+        return RankView(operator, start, start + duration, duration, kind, over_link, work_id)
 
     @cached_property
     def is_segment(self) -> NDArray[np.bool_]:
@@ -74,7 +94,7 @@ class RankView:
     @cached_property
     def is_compute(self) -> NDArray[np.bool_]:
         """bool[K]: kernels that compute, the optimizer's apart."""
-        return of_kinds(self.kind, COMPUTING)
+        return of_kinds(self.kind, COMPUTING) & ~self.over_link
 
     @cached_property
     def is_optimizer(self) -> NDArray[np.bool_]:
@@ -83,8 +103,8 @@ class RankView:
 
     @cached_property
     def is_communication(self) -> NDArray[np.bool_]:
-        """bool[K]: collectives and transfers."""
-        return of_kinds(self.kind, COMMUNICATION)
+        """bool[K]: collectives, transfers and copies between the device and its host."""
+        return of_kinds(self.kind, COMMUNICATION) | self.over_link
 
     @cached_property
     def is_host(self) -> NDArray[np.bool_]:

@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 
 from seer.forecast import declared_factor
 from seer.graph import WorkTable
+from seer.layers import LayerKind
 from seer.plans import Reuse, sustained_s
 from seer.play import play
-from seer.spec import Job, LayerKind
+from seer.spec import Job
 from seer.workload import Segment, Slot
 from seer.workload.chunks import ChunkWriter
 from seer.workload.groups import COMPUTE, process_groups

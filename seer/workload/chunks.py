@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from itertools import groupby
 
-from seer.graph import DType, OperatorKind
+from seer.graph import FROM_HOST, TO_HOST, DType, OperatorKind
 from seer.graph.template import LayerTemplate
-from seer.spec import Job, LayerKind
-from seer.workload.memory import dense_and_expert, embedding_parameters, parameter_bytes
+from seer.layers import LayerKind
+from seer.spec import Job
+from seer.workload.memory import dense_and_expert, embedding_parameters, parameter_bytes, shards
+from seer.workload.offload import away_bytes, gradient_bytes, link_row, on_host, spans
 from seer.workload.passes import GroupColumns, Operators, PassWriter, active_operators
 from seer.workload.program import Program, Rows
-from seer.workload.recompute import kept_bytes
+from seer.workload.recompute import kept_by_operator, kept_bytes
 from seer.workload.schedules import Slot
 from seer.workload.segments import Part, Segment, write_segment
 from seer.workload.values import template_values
@@ -84,6 +86,12 @@ class ChunkWriter:
         """The program of one pass of a kind of layer, written at first use."""
         return self._written((passes, kind), lambda program: write(program, kind))
 
+    def _over_link(
+        self, passes: str, kind: LayerKind, away: bool, write: Callable[..., None]
+    ) -> Program:
+        """`_once`, for a pass of layers whose activations go to the host, or stay."""
+        return self._written((passes, kind, away), lambda program: write(program, kind, away))
+
     def _written(self, key: Hashable, write: Callable[[Program], None]) -> Program:
         if key not in self._programs:
             program = Program()
@@ -91,25 +99,32 @@ class ChunkWriter:
             self._programs[key] = program
         return self._programs[key]
 
-    def _forward(self, program: Program, kind: LayerKind) -> None:
+    def _forward(self, program: Program, kind: LayerKind, away: bool = False) -> None:
         self._gather(program, self._layer_weights(kind))
-        self._writer.forward(program, self.layer(kind))
+        copies = self._copies(kind, TO_HOST) if away else {}
+        self._writer.forward(program, self.layer(kind), away=copies)
 
     def _weights(self, program: Program, kind: LayerKind) -> None:
         self._writer.weight_gradients(program, self.layer(kind))
         self._accumulate(program, kind)
         self._reduce(program, self._layer_weights(kind))
 
-    def _input_gradients(self, program: Program, kind: LayerKind) -> None:
-        self._backward(program, kind, weights=False)
+    def _input_gradients(self, program: Program, kind: LayerKind, away: bool = False) -> None:
+        self._backward(program, kind, away, weights=False)
 
-    def _backward(self, program: Program, kind: LayerKind, weights: bool = True) -> None:
+    def _backward(
+        self, program: Program, kind: LayerKind, away: bool = False, weights: bool = True
+    ) -> None:
         if self._job.parallelism.reshard_after_forward:
             self._gather(program, self._layer_weights(kind))
         operators = self.layer(kind)
+        copies = self._copies(kind, FROM_HOST) if away else {}
         if self._recompute == "full":
+            for row in copies.values():
+                program.wait_for(program.copy_in(row))
+            copies = {}
             self._writer.forward(program, operators)
-        self._writer.backward(program, operators, self._again, weights=weights)
+        self._writer.backward(program, operators, self._again, weights=weights, away=copies)
         if weights:
             self._accumulate(program, kind)
             self._reduce(program, self._layer_weights(kind))
@@ -117,8 +132,9 @@ class ChunkWriter:
     def _forward_parts(self, kinds: Sequence[LayerKind], first: bool, last: bool) -> list[Part]:
         parts = [self._outside("embedding", backward=False)] if first else []
         number = 0
-        for kind, run in _runs(kinds):
-            parts.append(Part(self._once("forward", kind, self._forward), run, number))
+        for kind, away, run in spans(self._job, kinds):
+            program = self._over_link("forward", kind, away, self._forward)
+            parts.append(Part(program, run, number))
             number += run
         if last:
             parts += self._predictions(backward=False)
@@ -140,9 +156,11 @@ class ChunkWriter:
         parts = [self._outside("head", backward=True, beside_embedding=first)] if last else []
         parts += self._predictions(backward=True) if last else []
         number = len(kinds)
-        name, write = ("backward", self._backward) if weights else ("input", self._input_gradients)
-        for kind, run in reversed(_runs(kinds)):
-            parts.append(Part(self._once(name, kind, write), run, number - 1, -1))
+        name = "backward" if weights else "input"
+        write = self._backward if weights else self._input_gradients
+        for kind, away, run in reversed(spans(self._job, kinds)):
+            program = self._over_link(name, kind, away, write)
+            parts.append(Part(program, run, number - 1, -1))
             number -= run
         parts += [self._outside("embedding", backward=True)] if first else []
         return parts
@@ -197,9 +215,10 @@ class ChunkWriter:
 
     def saved_bytes(self, kinds: Sequence[LayerKind], first: bool, last: bool) -> float:
         """Activations that the forward of a chunk keeps for its backward."""
-        saved = sum(run * self._kept_of(kind) for kind, run in _runs(kinds))
-        if "activations" in self._job.training.offload:
-            saved = 0.0  # in host memory until backward
+        saved = 0.0
+        for kind, away, run in spans(self._job, kinds):
+            gone = sum(self._away(kind).values()) if away else 0.0  # in host memory until backward
+            saved += run * (self._kept_of(kind) - gone)
         extras = [n for n, present in (("embedding", first), ("head", last)) if present]
         saved += sum(self.section(n).saved_bytes for n in extras)
         model = self._job.model
@@ -225,6 +244,25 @@ class ChunkWriter:
         split = self._job.parallelism.tp if self._job.parallelism.sequence_parallel else 1
         return self._values["full_message"] / split  # the input, whole on every tp rank
 
+    def _away(self, kind: LayerKind) -> dict[int, float]:
+        """Bytes that a layer of this kind keeps on the host, by operator."""
+        layer = self.layer(kind)
+        if self._recompute == "full":
+            return {0: self._kept_of(kind)}
+        element_bytes = DType[self._job.training.storage].size_bytes
+        kept = kept_by_operator(layer.items, self._again, element_bytes)
+        return away_bytes(self._job, layer.items, kept)
+
+    def _copies(self, kind: LayerKind, group: str) -> dict[int, int]:
+        """Work rows of the copies of a layer's activations over the host link, by operator."""
+        if self._job.cluster.host_link is None:
+            return {}
+        items, way = self.layer(kind).items, "to host" if group == TO_HOST else "from host"
+        return {
+            at: self._rows.id_of(link_row(self._job, f"{items[at][0].name} {way}", group, size))
+            for at, size in self._away(kind).items()
+        }
+
     def _working_bytes(self, kinds: Sequence[LayerKind]) -> float:
         """What a backward holds beside what was saved: a recomputed layer, gathered weights."""
         distinct = {kind for kind, _ in _runs(kinds)}
@@ -246,14 +284,28 @@ class ChunkWriter:
         if self._job.parallelism.zero < 3:
             return
         each, gathered = parameter_bytes(self._job), 0.0
-        for group, count in zip(("shard", "edp"), weights, strict=True):
+        over = shards(self._job, 3)
+        for group, count, ranks in zip(("shard", "edp"), weights, over, strict=True):
+            copy = self._shard_from_host(program, count / ranks)
             row = self._sharded_row(OperatorKind.all_gather, group, count * each)
             if row >= 0:
-                program.gather(row, group)
+                program.gather(row, group, behind=copy)
                 gathered += count
+            elif copy >= 0:
+                program.wait_for(copy)
         if self._job.framework.shard_buffers and gathered:
             moved = 2 * gathered * each
             program.compute(self._memory_row("parameter copy-out", "copy", gathered, moved))
+
+    def _shard_from_host(self, program: Program, parameters: float) -> int:
+        """Copy a shard of parameters that the host holds, as it holds it; -1 = it does not."""
+        job = self._job
+        away = "parameters" in job.training.offload and job.cluster.host_link is not None
+        if not away or not parameters:
+            return -1
+        held = job.framework.param_bytes[job.training.storage]
+        row = link_row(job, "parameters from host", FROM_HOST, parameters * held)
+        return program.copy_in(self._rows.id_of(row))
 
     def _reduce(self, program: Program, weights: tuple[float, float]) -> None:
         """Reduce a layer's gradients in every micro-batch (ZeRO-2 and 3)."""
@@ -271,6 +323,19 @@ class ChunkWriter:
             row = self._sharded_row(OperatorKind.all_reduce, "replicate", message)
         if row >= 0:
             program.reduce(row, "replicate")
+        self._gradients_away(program, weights)
+
+    def _gradients_away(self, program: Program, weights: tuple[float, float]) -> None:
+        """Copy the reduced shard of a layer's gradients to the host that updates it."""
+        share = on_host(self._job)
+        if not share or self._job.cluster.host_link is None:
+            return
+        over_dense, over_expert = shards(self._job, 2)
+        local = weights[0] / over_dense + weights[1] / over_expert
+        moved = share * local * gradient_bytes(self._job)
+        if moved > 0:
+            row = link_row(self._job, "gradients to host", TO_HOST, moved)
+            program.copy_reduced(self._rows.id_of(row))
 
     def _sharded_row(self, kind: OperatorKind, group: str, message_bytes: float) -> int:
         if message_bytes <= 0 or self._writer.group_size(group) < 2:

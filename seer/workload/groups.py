@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.cluster import Cluster
-from seer.graph import OperatorKind
+from seer.graph import FROM_HOST, TO_HOST, OperatorKind
 from seer.spec import ParallelismSpec
 
-STREAMS = ("compute", "tp", "etp", "cp", "ep", "shard", "replicate", "edp")
+STREAMS = ("compute", "tp", "etp", "cp", "ep", "shard", "replicate", "edp", TO_HOST, FROM_HOST)
 """Streams of a segment; each after the first belongs to the group of the same name."""
 
 COMPUTE = 0
@@ -55,7 +55,7 @@ class ProcessGroup:
 
 
 def process_groups(parallelism: ParallelismSpec) -> dict[str, ProcessGroup]:
-    """All groups by name; "rank" is each rank alone.
+    """All groups by name; "rank" is each rank alone, and so it is with its host.
 
     "dp" holds the ranks that share dense weights (dp x cp), "edp" those that share an expert,
     "shard" those that parameters are sharded over with ZeRO-3 and "replicate" the copies of a
@@ -66,6 +66,8 @@ def process_groups(parallelism: ParallelismSpec) -> dict[str, ProcessGroup]:
     shard = parallelism.shard_group or replicas
     groups = (
         ProcessGroup("rank", 1, 1),
+        ProcessGroup(TO_HOST, 1, 1),
+        ProcessGroup(FROM_HOST, 1, 1),
         ProcessGroup("tp", 1, tp),
         ProcessGroup("etp", 1, etp),
         ProcessGroup("cp", tp, parallelism.cp),

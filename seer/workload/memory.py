@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from seer.graph import DType
-from seer.spec import Job, LayerKind, ModelSpec
+from seer.layers import LayerKind
+from seer.spec import Job, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def stage_parameters(job: Job, held_by: Sequence[Sequence[int]]) -> tuple[StageP
     """
     framework, precision = job.framework, job.training.storage
     counts, trained = virtual_stage_parameters(job), trained_parameters(job)
-    offloaded = "optimizer" in job.training.offload
+    held_here = 1.0 - job.training.offload_fraction * ("optimizer" in job.training.offload)
 
     def held(dense: float, expert: float, per_parameter: float, level: int) -> float:
         over_dense, over_expert = shards(job, level)
@@ -159,11 +160,12 @@ def stage_parameters(job: Job, held_by: Sequence[Sequence[int]]) -> tuple[StageP
             StageParameters(
                 dense=dense,
                 expert=expert,
-                parameter_bytes=held(dense, expert, framework.param_bytes[precision], 3),
+                parameter_bytes=0.0
+                if "parameters" in job.training.offload
+                else held(dense, expert, framework.param_bytes[precision], 3),
                 gradient_bytes=held(ours, experts, framework.grad_bytes[precision], 2),
-                optimizer_bytes=0.0
-                if offloaded
-                else held(ours, experts, framework.optimizer_bytes[precision], 1),
+                optimizer_bytes=held_here
+                * held(ours, experts, framework.optimizer_bytes[precision], 1),
             )
         )
     return tuple(stages)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from seer.calibration import ACCUMULATE_BYTES
@@ -26,6 +27,9 @@ from seer.workload.shapes import (
     role_variants,
     shape_columns,
 )
+
+NOTHING: Mapping[int, int] = MappingProxyType({})
+"""No copies."""
 
 GroupColumns = Mapping[str, Mapping[str, Any]]
 """The columns that say where each group lies, by its name."""
@@ -67,8 +71,18 @@ class PassWriter:
         self._accumulates = accumulates_in_gemm(job)
         self._lora_rank = job.training.lora_rank
 
-    def forward(self, program: Program, operators: Operators, module: str = "") -> None:
-        """Append the forward pass; of one module only when it is named (recomputation)."""
+    def forward(
+        self,
+        program: Program,
+        operators: Operators,
+        module: str = "",
+        away: Mapping[int, int] = NOTHING,
+    ) -> None:
+        """Append the forward pass; of one module only when it is named (recomputation).
+
+        `away` are copies to the host of what is kept for the backward of an operator: its place in
+        the layer -> work row.
+        """
         items = [i for i in operators.items if not module or is_part(i[0], module)]
         for position, (op, values) in enumerate(items):
             if op.passes in ("backward", "wgrad"):
@@ -83,6 +97,8 @@ class PassWriter:
                 self._ring(program, op, values, Pass.forward)
             else:
                 program.compute(self._row(op, values, Pass.forward))
+            if position in away:
+                program.copy_out(away[position])
 
     def weight_gradients(self, program: Program, operators: Operators) -> None:
         """Append the weight-gradient operators alone, in reverse (zero-bubble schedules)."""
@@ -102,13 +118,17 @@ class PassWriter:
         recomputed: Collection[str] = (),
         *,
         weights: bool = True,
+        away: Mapping[int, int] = NOTHING,
     ) -> None:
         """Append input-gradient and, unless `weights` is false, weight-gradient operators.
 
-        In reverse. Modules in `recomputed` run forward again before their backward.
+        In reverse. Modules in `recomputed` run forward again before their backward. `away` are
+        copies from the host, as in `forward`; the first operator that reads one waits for it.
         """
         items = operators.items
+        coming = {at: program.copy_in(away[at]) for at in sorted(away, reverse=True)}
         if PER_OP in recomputed:
+            _wait_for(program, coming, tuple(coming))
             for op, values in run_again(items):
                 row = self._row(op, values, Pass.forward)
                 if op.kind in COMMUNICATION:
@@ -122,7 +142,10 @@ class PassWriter:
             again = recomputed_module(op, recomputed)
             if again in waiting:
                 waiting.remove(again)
+                read = [at for at in coming if recomputed_module(items[at][0], [again]) == again]
+                _wait_for(program, coming, read)
                 self.forward(program, operators, again)
+            _wait_for(program, coming, [position])
             if _has_weight(op, values):
                 position = self._backward_gemm(program, items, position, weights)
                 continue
@@ -134,6 +157,7 @@ class PassWriter:
             elif self._has_backward(op, values):
                 program.compute(self._row(op, values, Pass.backward))
             position -= 1
+        _wait_for(program, coming, tuple(coming))
 
     def _backward_gemm(self, program: Program, items: Items, position: int, weights: bool) -> int:
         """Input gradient, weight gradient and the collectives in front of the GEMM.
@@ -326,6 +350,13 @@ class PassWriter:
                 **communication_columns(kind, self._groups[group]),
             }
         )
+
+
+def _wait_for(program: Program, coming: dict[int, int], places: Sequence[int]) -> None:
+    """Let the next compute operator wait for the copies of these places that none waited for."""
+    for at in places:
+        if at in coming:
+            program.wait_for(coming.pop(at))
 
 
 def _is_gemm_beside(items: Items, position: int, step: int) -> bool:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from seer.errors import InfeasibleError
 from seer.graph import DType, OperatorKind, Pass, WorkTable
 from seer.graph.template import LayerTemplate
-from seer.spec import Job, LayerKind
+from seer.layers import LayerKind
+from seer.spec import Job
 from seer.workload.chunks import ChunkWriter
 from seer.workload.groups import process_groups
 from seer.workload.memory import (

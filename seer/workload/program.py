@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seer.graph import FROM_HOST, TO_HOST
 from seer.workload.groups import COMPUTE, STREAMS
 
 RowKey = tuple[tuple[str, Any], ...]
@@ -62,6 +63,8 @@ class Laid:
     stream : int8[n]
     heads, tails, gathers, reduces : int64[]
         Operators, as in `Program`.
+    copies : int64[]
+        As in `Program`.
     inner : int64[e, 2]
         Edges inside the program.
     repeated : int64[f, 2]
@@ -74,6 +77,7 @@ class Laid:
     tails: Ints
     gathers: Ints
     reduces: Ints
+    copies: Ints
     inner: Ints
     repeated: Ints
 
@@ -95,6 +99,9 @@ class Program:
         Operators that must wait for what came before the program.
     gathers, reduces : list of int
         Prefetched gathers and loose reductions.
+    copies : list of int
+        Copies to the host: each waits for the compute operator before it, and only the end of the
+        segment waits for them.
     """
 
     work_id: list[int] = field(default_factory=list)
@@ -103,6 +110,7 @@ class Program:
     heads: list[int] = field(default_factory=list)
     gathers: list[int] = field(default_factory=list)
     reduces: list[int] = field(default_factory=list)
+    copies: list[int] = field(default_factory=list)
     _last_compute: int = -1
     _pending: list[list[int]] = field(default_factory=list)
 
@@ -128,9 +136,14 @@ class Program:
             self.heads.append(index)
         self._pending.append([index, beside])
 
-    def gather(self, work_id: int, group: str) -> None:
-        """Append a gather that the first compute operator needs; write it before that one."""
+    def gather(self, work_id: int, group: str, behind: int = -1) -> None:
+        """Append a gather that the first compute operator needs; write it before that one.
+
+        It waits for the operator `behind`, if that is one.
+        """
         index = self._append(work_id, STREAMS.index(group))
+        if behind >= 0:
+            self.edges.append((behind, index))
         self.gathers.append(index)
         self._pending.append([index, 0])
 
@@ -142,6 +155,29 @@ class Program:
         elif self.reduces:
             self.edges.append((self.reduces[-1], index))
         self.reduces.append(index)
+
+    def copy_out(self, work_id: int) -> None:
+        """Append a copy to the host of what the last compute operator left behind."""
+        index = self._append(work_id, STREAMS.index(TO_HOST))
+        self.edges.append((self._last_compute, index))
+        self.copies.append(index)
+
+    def copy_reduced(self, work_id: int) -> None:
+        """Append a copy to the host of what the last reduction left behind."""
+        index = self._append(work_id, STREAMS.index(TO_HOST))
+        last = self.reduces[-1] if self.reduces else self._last_compute
+        self.edges.append((last, index))
+        self.copies.append(index)
+
+    def copy_in(self, work_id: int) -> int:
+        """Append a copy from the host that may start with the program before; see `wait_for`."""
+        index = self._append(work_id, STREAMS.index(FROM_HOST))
+        self.gathers.append(index)
+        return index
+
+    def wait_for(self, index: int) -> None:
+        """Let the next compute operator wait for a copy."""
+        self._pending.append([index, 0])
 
     @cached_property
     def laid(self) -> Laid:
@@ -158,6 +194,7 @@ class Program:
             tails=tails,
             gathers=gathers,
             reduces=_index(self.reduces),
+            copies=_index(self.copies),
             inner=inner,
             repeated=np.concatenate([inner, onward]),
         )

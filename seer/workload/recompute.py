@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from seer.graph import COMMUNICATION, GEMMS, OperatorKind
 from seer.graph.template import TemplateOperator
@@ -34,23 +35,32 @@ def recomputed_module(op: TemplateOperator, recomputed: Collection[str]) -> str:
 
 
 def kept_bytes(items: Items, recomputed: Collection[str], element_bytes: float) -> float:
-    """Activation bytes that a layer keeps when modules in `recomputed` run again in backward.
+    """Activation bytes that a layer keeps when modules in `recomputed` run again in backward."""
+    return sum(kept_by_operator(items, recomputed, element_bytes))
+
+
+def kept_by_operator(
+    items: Items, recomputed: Collection[str], element_bytes: float
+) -> list[float]:
+    """Activation bytes that the backward of each operator finds kept.
 
     What an operator saves is the output of the one before it. That is dropped when both stand
     in one module that runs again, or when the one before it is the end of a module whose output
     is discarded. Under `PER_OP` a layer keeps its input and the outputs that are not made again.
     """
     if PER_OP in recomputed:
-        own = next((values.get("saves", 0.0) for _, values in items), 0.0)
-        return own + sum(_output_bytes(op, values, element_bytes) for op, values in items)
-    kept, before = 0.0, ""
+        outputs = [_output_bytes(op, values, element_bytes) for op, values in items]
+        own = [values.get("saves", 0.0) for _, values in items[:1]]
+        return [a + b for a, b in zip_longest(outputs, own, fillvalue=0.0)]
+    kept, before = [], ""
     for op, values in items:
         if op.kind in COMMUNICATION:
+            kept.append(0.0)
             continue
         module = recomputed_module(op, recomputed)
         inside = module and module == before and module not in DISCARDED
         behind = before in DISCARDED and module != before
-        kept += 0.0 if inside or behind else values.get("saves", 0.0)
+        kept.append(0.0 if inside or behind else values.get("saves", 0.0))
         before = module
     return kept
 

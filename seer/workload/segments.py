@@ -214,8 +214,9 @@ def _edges(parts: Sequence[Part], starts: Sequence[int]) -> Pairs:
         edges += [last + laid.inner, pairs(tails, start + laid.heads)]
         if len(laid.gathers):  # a gather may start once the program before it has begun to compute
             edges.append(pairs(trigger, start + laid.gathers))
-        if len(laid.reduces):
-            edges.append(pairs(_every(part, start, laid.reduces), end))
+        for loose in (laid.reduces, laid.copies):
+            if len(loose):
+                edges.append(pairs(_every(part, start, loose), end))
         if part.program.first_compute >= 0:
             trigger = np.array([last + part.program.first_compute])
         if len(laid.tails):

@@ -13,6 +13,7 @@ from seer.graph import OperatorKind
 from seer.spec import Job
 from seer.workload.groups import ProcessGroup, process_groups
 from seer.workload.memory import parameter_bytes, shards, trained_parameters
+from seer.workload.offload import HostUpdate, host_update, on_host
 from seer.workload.program import Rows
 from seer.workload.schedules import Schedule
 
@@ -49,6 +50,8 @@ class StepRows:
     embedding : int
         All-reduce of the tied embedding's gradient between first and last stage.
     optimizer : tuple of int, per stage
+        -1 where the host updates all parameters.
+    host : tuple of HostUpdate or None, per stage
     overhead : int
         Fixed host time of the framework.
     """
@@ -57,6 +60,7 @@ class StepRows:
     parameters: tuple[tuple[Buckets, ...], ...]
     embedding: int
     optimizer: tuple[int, ...]
+    host: tuple[HostUpdate | None, ...]
     overhead: int
 
 
@@ -84,11 +88,19 @@ def write_step(
     groups = process_groups(job.parallelism)
     places = {name: columns[name] for name in ("dp", "edp")}
     pair = columns.get("pair")
+    gradients = tuple(both(of, n, True) for of, n in zip(counts, layers, strict=True))
+
+    def on_the_host(chunks: Sequence[int]) -> HostUpdate | None:
+        buckets = sum(len(b) for v in chunks for b in gradients[v])
+        here = [counts[v] for v in chunks]
+        return host_update(job, rows, here, sum(layers[v] for v in chunks), buckets)
+
     return StepRows(
-        gradients=tuple(both(of, n, True) for of, n in zip(counts, layers, strict=True)),
+        gradients=gradients,
         parameters=tuple(both(of, n, False) for of, n in zip(counts, layers, strict=True)),
         embedding=_embedding_row(job, rows, ends_of(schedule), pair),
         optimizer=tuple(_optimizer_row(job, rows, [counts[v] for v in c]) for c in held_by),
+        host=tuple(map(on_the_host, held_by)),
         overhead=_overhead_row(job, rows),
     )
 
@@ -212,6 +224,9 @@ def _optimizer_row(job: Job, rows: Rows, counts: Sequence[tuple[float, float]]) 
     """Adam on the parameters this rank updates (its shard, with a distributed optimizer)."""
     over_dense, over_expert = shards(job, 1)
     local = sum(d for d, _ in counts) / over_dense + sum(e for _, e in counts) / over_expert
+    local *= 1.0 - on_host(job)
+    if local <= 0 and on_host(job):
+        return -1
     return rows.id_of(
         {
             "name": "optimizer step",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from seer.graph import FROM_HOST, TO_HOST
 from seer.workload.logical import IntArray, Logical
+from seer.workload.offload import HostUpdate
 from seer.workload.plan import Plan
 from seer.workload.slots import Slots
 from seer.workload.step import ends_of
@@ -25,20 +27,86 @@ def add_step(plan: Plan, slots: Slots, logical: Logical) -> None:
             logical.issue(stage, "embedding", pair)
             reduced[stage] = np.append(reduced[stage], pair)
     for stage in range(parallelism.pp):
-        optimizer = logical.add(np.array([plan.step.optimizer[stage]]), stage, "rank")
-        logical.issue(stage, "compute", optimizer)
-        logical.connect(reduced[stage], np.broadcast_to(optimizer, len(reduced[stage])))
+        updated = _update(plan, logical, stage, int(exit_of_stage[stage]), reduced[stage])
         if not framework.param_gather_overlap:
             for v in plan.chunks_of(stage):
                 for buckets in plan.step.parameters[v]:
                     gather = logical.add(buckets.work_id, stage, buckets.group)
                     logical.issue(stage, buckets.group, gather)
-                    logical.connect(np.broadcast_to(optimizer, len(gather)), gather)
+                    _join(logical, updated, gather)
         if plan.step.overhead >= 0:
             host = logical.add(np.array([plan.step.overhead]), stage, "rank")
             logical.issue(stage, "compute", host)
     if framework.param_gather_overlap:
         _gather_parameters(plan, slots, logical)
+
+
+def _update(
+    plan: Plan, logical: Logical, stage: int, stage_exit: int, reduced: IntArray
+) -> IntArray:
+    """Add the optimizer of a stage, on the device and on its host.
+
+    Returns the operators behind which all parameters are new.
+    """
+    host, row = plan.step.host[stage], plan.step.optimizer[stage]
+    device = np.zeros(0, np.int64)
+    if row >= 0:
+        device = logical.add(np.array([row]), stage, "rank")
+        logical.issue(stage, "compute", device)
+        _join(logical, reduced, device)
+    if host is None:
+        return device
+    ready = np.append(reduced, stage_exit)
+    return np.concatenate([device, _update_on_host(plan, logical, stage, host, ready, device)])
+
+
+def _update_on_host(
+    plan: Plan,
+    logical: Logical,
+    stage: int,
+    host: HostUpdate,
+    ready: IntArray,
+    device: IntArray,
+) -> IntArray:
+    """Add gradients out, updates on the host and parameters back; returns the last.
+
+    `ready` is what all gradients wait for: the reductions, in order, and the last backward.
+    `device` is the optimizer of what stays there.
+    """
+    overlap, reduced = plan.job.training.offload_overlap, ready[:-1]
+    one_by_one = plan.job.framework.offload_with_reduction and len(reduced) == host.pieces
+    done = ready
+    if host.to_host >= 0:
+        done = logical.add(np.full(host.pieces, host.to_host), stage, TO_HOST)
+        logical.issue(stage, TO_HOST, done)
+        _chain(logical, reduced if one_by_one else ready, done, one_by_one)
+        if not overlap and not one_by_one:
+            _chain(logical, done, device, False)  # both in the stream of the compute
+    if host.update >= 0:
+        updated = logical.add(np.full(host.pieces, host.update), stage, "rank")
+        logical.issue(stage, "host", updated)
+        _chain(logical, done, updated, overlap)
+        done = updated
+    if host.from_host < 0:
+        return done
+    back = logical.add(np.full(host.pieces, host.from_host), stage, FROM_HOST)
+    logical.issue(stage, FROM_HOST, back)
+    _chain(logical, done, back, overlap)
+    return back
+
+
+def _chain(logical: Logical, before: IntArray, after: IntArray, pieces: bool) -> None:
+    """Let the operators of a stream wait for others: each for its own, or the first for all."""
+    if pieces and len(before) == len(after):
+        logical.connect(before, after)
+    else:
+        _join(logical, before, after[:1])
+
+
+def _join(logical: Logical, before: IntArray, after: IntArray) -> None:
+    """Let every operator of `after` wait for every one of `before`."""
+    for one in after.tolist():
+        logical.connect(before, np.full(len(before), one))
 
 
 def _reduce_gradients(plan: Plan, slots: Slots, logical: Logical, stage: int) -> IntArray:

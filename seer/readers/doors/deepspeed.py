@@ -39,13 +39,7 @@ def deepspeed_job(config: Mapping[str, Any], where: str, gpus: int | None) -> Fo
         notes.append("the secondary partition (zero_hpz_partition_size) is not modelled")
     training: dict[str, Any] = {"precision": _precision(config, where)}
     training |= _batches(top, gpus // plan["tp"] if gpus else None, where)
-    offload = [
-        ours
-        for ours, name in (("optimizer", "offload_optimizer"), ("optimizer", "offload_param"))
-        if _section(zero.values, name, where).text("device") in ("cpu", "nvme")
-    ]
-    if offload:
-        training["offload"] = sorted(set(offload))
+    training |= _offload(config, zero, plan["zero"], where)
     job: dict[str, Any] = {
         "training": training,
         "parallelism": plan,
@@ -53,10 +47,34 @@ def deepspeed_job(config: Mapping[str, Any], where: str, gpus: int | None) -> Fo
     }
     if gpus:
         job["gpus"] = gpus
-    handled = ("fp16", "bf16", "zero_optimization", "tensor_parallel")
+    handled = ("fp16", "bf16", "zero_optimization", "tensor_parallel", "activation_checkpointing")
     left = [name for name in top.unused() if name not in handled]
     note = unused_note([*left, *(f"zero_optimization.{name}" for name in zero.unused())])
     return Foreign("DeepSpeed configuration", job, (*notes, *([note] if note else [])))
+
+
+def _offload(config: Mapping[str, Any], zero: Arguments, stage: int, where: str) -> dict[str, Any]:
+    """What is held in host memory; flash memory behind it is forecast as host memory.
+
+    `ratio` is that of ZeRO-Offload++ (Twin-Flow); checkpoints that are kept on the host are
+    `activation_checkpointing.cpu_checkpointing`, which means that activations are recomputed.
+    """
+    found: dict[str, Any] = {}
+    away = {
+        name: _section(zero.values, name, where)
+        for name in ("offload_optimizer", "offload_param")
+        if _section(zero.values, name, where).text("device") in ("cpu", "nvme")
+    }
+    offload = ["optimizer"] if away else []
+    ratio = away["offload_optimizer"].get("ratio") if "offload_optimizer" in away else None
+    if isinstance(ratio, int | float) and 0 <= ratio < 1:
+        found["offload_fraction"] = float(ratio)
+    if "offload_param" in away and stage == 3:
+        offload.append("parameters")
+    if _section(config, "activation_checkpointing", where).switch("cpu_checkpointing"):
+        offload.append("activations")
+        found["recompute"] = "full"
+    return found | ({"offload": sorted(offload)} if offload else {})
 
 
 def _section(config: Mapping[str, Any], name: str, where: str) -> Arguments:

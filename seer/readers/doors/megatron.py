@@ -12,6 +12,15 @@ from seer.readers.files import read_structured
 
 FRAMEWORK = "megatron-core"
 MODULES = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts")
+OFFLOAD_MODULES = (
+    "attn_norm",
+    "qkv_linear",
+    "core_attn",
+    "attn_proj",
+    "mlp_norm",
+    "expert_fc1",
+    "moe_act",
+)
 _FP8 = {"mxfp8": "mxfp8", "blockwise": "fp8-block"}
 _CP_COMM = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather", "all_gather": "all_gather"}
 
@@ -130,17 +139,47 @@ def _training(args: Arguments, notes: list[str]) -> dict[str, Any]:
     if batch:
         training["global_batch"] = batch
     training |= _recompute(args, notes)
-    offload = []
-    if args.switch("optimizer_cpu_offload"):
-        offload.append("optimizer")
-    if args.switch("cpu_offloading", "fine_grained_activation_offloading"):
-        offload.append("activations")
-    if args.whole("cpu_offloading_num_layers", default=0) and "activations" not in offload:
-        offload.append("activations")
-    if offload:
-        training["offload"] = offload
+    training |= _offload(args, notes)
     args.get("moe_router_force_load_balancing")  # balanced routing is what is forecast
     return training
+
+
+def _offload(args: Arguments, notes: list[str]) -> dict[str, Any]:
+    """What is held in host memory; defaults as in megatron/training/arguments.py."""
+    found: dict[str, Any] = {}
+    offload = []
+    fraction = args.get("optimizer_offload_fraction")
+    overlap = args.switch("overlap_cpu_optimizer_d2h_h2d")
+    if args.switch("optimizer_cpu_offload"):
+        offload.append("optimizer")
+        share = _share(args, fraction)
+        found |= {"offload_fraction": share} if share != 1.0 else {}
+        found |= {"offload_overlap": True} if overlap else {}
+    fine = args.switch("fine_grained_activation_offloading")
+    layers = args.whole("cpu_offloading_num_layers", default=0)
+    modules = args.words("offload_modules")
+    if args.switch("cpu_offloading") or layers or fine:
+        offload.append("activations")
+        found |= {"offload_layers": layers} if layers and not fine else {}
+        known = [name for name in modules if name in OFFLOAD_MODULES]
+        unknown = [name for name in modules if name not in OFFLOAD_MODULES]
+        if unknown:
+            notes.append(f"offloading of {', '.join(unknown)} is not modelled")
+        found |= {"offload_modules": known} if known and fine else {}
+    return found | ({"offload": offload} if offload else {})
+
+
+def _share(args: Arguments, value: Any) -> float:
+    """A share of 0 to 1; all where none is given."""
+    if value is None:
+        return 1.0
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        raise args.fault(["optimizer_offload_fraction"], value, "it is a share from 0 to 1")
+    return share
 
 
 def _precision(args: Arguments) -> str:

@@ -146,8 +146,18 @@ def _training(job: Job) -> Iterator[str]:
             yield f"--recompute-modules {' '.join(modules)}"
     if "optimizer" in training.offload:
         yield "--optimizer-cpu-offload"
+        if training.offload_fraction != 1.0:
+            yield f"--optimizer-offload-fraction {training.offload_fraction}"
+        if training.offload_overlap:
+            yield "--overlap-cpu-optimizer-d2h-h2d"
     if "activations" in training.offload:
-        yield "--fine-grained-activation-offloading"
+        if training.offload_modules:
+            yield "--fine-grained-activation-offloading"
+            yield f"--offload-modules {' '.join(training.offload_modules)}"
+        elif training.offload_layers:
+            yield f"--cpu-offloading-num-layers {training.offload_layers}"
+        else:
+            yield "--fine-grained-activation-offloading"
 
 
 def _framework(job: Job) -> Iterator[str]:
@@ -201,6 +211,9 @@ _WHEN_ABSENT: dict[str, Any] = {
     "recompute_modules": [],
     "expert_loads": [],
     "offload": [],
+    "offload_fraction": 1.0,
+    "offload_overlap": False,
+    "offload_modules": [],
     "layers_per_stage": [],
     "sequence_parallel": False,
 }

@@ -166,7 +166,8 @@ def _training(
     if total > 0:
         training["global_batch"] = total
     if args.switch("enable_cpu_offload"):
-        training["offload"] = ["optimizer"]
+        # FSDP2's CPUOffloadPolicy: sharded parameters, gradients and states live on the host
+        training["offload"] = ["optimizer", *(["parameters"] if plan.get("zero") == 3 else [])]
     return training | _recompute(sections["activation_checkpoint"], notes)
 
 
