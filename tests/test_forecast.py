@@ -157,14 +157,6 @@ def test_slower_links_never_make_a_step_faster() -> None:
     assert seconds[0] > seconds[-1]
 
 
-def test_offloaded_states_take_no_memory_and_the_unpriced_traffic_is_said() -> None:
-    job = read_job("llama3-8b-64xh100")
-    away = replace(job, training=replace(job.training, offload=("optimizer",)))
-    stays, goes = forecast(job), forecast(away)
-    assert goes.peak_bytes.max() < stays.peak_bytes.max()
-    assert any("optimizer states are held in host memory" in w for w in goes.warnings)
-
-
 def test_a_network_that_stops_matching_the_measured_one_makes_no_step_faster() -> None:
     # 400 Gbit/s is what was measured; 396 and 380 are not, nor is an oversubscription of 1.01
     job = read_job("llama3-70b-1024xh100")

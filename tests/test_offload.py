@@ -49,7 +49,12 @@ def job_of(
             "cluster": "dgx-h100",
             "framework": framework,
             "gpus": 8,
-            "training": {"sequence_length": TOKENS, "global_batch": 8, "micro_batch": 1, **training},
+            "training": {
+                "sequence_length": TOKENS,
+                "global_batch": 8,
+                "micro_batch": 1,
+                **training,
+            },
             "parallelism": {"zero": 1, **(parallelism or {})},
         }
     )
@@ -246,7 +251,5 @@ def test_megatron_bridge_measured_the_overlapped_step() -> None:
         }
     )
     away = replace(job.training, offload=("optimizer",), offload_overlap=True)
-    added = (
-        forecast(replace(job, training=away)).iteration_time_s - forecast(job).iteration_time_s
-    )
+    added = forecast(replace(job, training=away)).iteration_time_s - forecast(job).iteration_time_s
     assert added == pytest.approx(3.877 - 0.996, rel=0.05)

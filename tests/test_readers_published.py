@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from seer.layers import LatentAttention
 from seer.readers.published_runs import PublishedRun, read_published_runs
 from seer.readers.published_words import RECOMPUTE, uneven_stages
-from seer.layers import LatentAttention
 
 ROW: dict[str, Any] = {
     "id": "a", "source_group": "g", "grade": "A", "task": "pretrain", "model": "GPT 1.3B",

@@ -13,8 +13,8 @@ import jobs
 import pytest
 
 from seer.errors import InfeasibleError
-from seer.readers.job_checks import check_job
 from seer.layers import LatentAttention
+from seer.readers.job_checks import check_job
 from seer.spec import Job
 from seer.workload import lay_out
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from seer.errors import InfeasibleError
 from seer.forecast import operators_stood_for
 from seer.graph import OperatorGraph
-from seer.play import play
 from seer.layers import LatentAttention
+from seer.play import play
 from seer.spec import Job
 from seer.timeline import Timeline, peak_memory_all
 from seer.workload import Plan, fold, lay_out, peak_bytes, unfold, unfolded_size

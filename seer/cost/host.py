@@ -11,6 +11,11 @@ from seer.cost.physics import ASSUMED_SPREAD
 from seer.cost.pricing import Rows, Sheet
 from seer.graph import FROM_HOST, TO_HOST, OperatorKind, Origin, WorkTable
 
+_MEASURED_SPREAD = 0.1
+"""Published copies over one kind of link lie this close: PCIe 5.0 from the host 54.8 GB/s (Voltage
+Park's benchmarks) and 55.6 GB/s (NVIDIA's blog on nvbandwidth), to the host 46.8 GB/s; PCIe 4.0
+22.7 to 26.3 GB/s at 0.1 to 1 GB (github jdh4/della-gpu-A100)."""
+
 
 def price_host(
     work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
@@ -36,7 +41,8 @@ def price_host(
     variant = np.array([work.variant[i] for i in rows.tolist()], object)
     mine = rows[(work.kind[rows] == OperatorKind.host) & (variant == "adam")]
     if len(mine) and link.adam_parameters_per_s:
-        _fill(sheet, mine, work.m[mine] / link.adam_parameters_per_s, Origin.derived)
+        time_s = work.m[mine] / link.adam_parameters_per_s
+        _fill(sheet, mine, time_s, Origin.derived, ASSUMED_SPREAD)
         text = (
             f"Adam on the host at {link.adam_parameters_per_s / 1e9:.2f} billion parameters per "
             "second and GPU, measured elsewhere: threads and memory of a host differ"
@@ -46,12 +52,11 @@ def price_host(
 
 def _copies(work: WorkTable, rows: Rows, measured: float, link: HostLink, sheet: Sheet) -> None:
     rate = measured or link.link_bytes_per_s
-    _fill(
-        sheet,
-        rows,
-        work.message_bytes[rows] / rate,
-        Origin.derived if measured else Origin.assumed,
-    )
+    time_s = work.message_bytes[rows] / rate
+    if measured:
+        _fill(sheet, rows, time_s, Origin.derived, _MEASURED_SPREAD)
+    else:
+        _fill(sheet, rows, time_s, Origin.assumed, ASSUMED_SPREAD)
     if not measured:
         sheet.note(
             "copies over the host link at its nominal bandwidth of "
@@ -59,7 +64,9 @@ def _copies(work: WorkTable, rows: Rows, measured: float, link: HostLink, sheet:
         )
 
 
-def _fill(sheet: Sheet, rows: Rows, time_s: NDArray[np.float64], origin: Origin) -> None:
+def _fill(
+    sheet: Sheet, rows: Rows, time_s: NDArray[np.float64], origin: Origin, spread: float
+) -> None:
     sheet.time_s[rows] = time_s
     sheet.origin[rows] = origin
-    sheet.spread[rows] = ASSUMED_SPREAD
+    sheet.spread[rows] = spread
