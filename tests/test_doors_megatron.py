@@ -292,40 +292,6 @@ def test_what_megatron_has_no_flag_for_comes_back_by_a_comment(tmp_path: Path) -
     assert without_source(read_job(tmp_path / "flags")) == without_source(job)
 
 
-@pytest.mark.parametrize(
-    ("flags", "edits"),
-    [
-        ("--optimizer-cpu-offload", ['training.offload=["optimizer"]']),
-        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --overlap-cpu-optimizer-d2h-h2d",
-         ['training.offload=["optimizer"]', "training.offload_fraction=0.5",
-          "training.offload_overlap=true"]),
-        ("--cpu-offloading-num-layers 3",
-         ['training.offload=["activations"]', "training.offload_layers=3"]),
-        ("--fine-grained-activation-offloading --offload-modules core_attn expert_fc1",
-         ['training.offload=["activations"]',
-          'training.offload_modules=["core_attn", "expert_fc1"]']),
-    ],
-)  # fmt: skip
-def test_offload_is_read_and_written_as_megatron_names_it(
-    tmp_path: Path, flags: str, edits: list[str]
-) -> None:
-    job = read_job("llama3-8b-64xh100", edits)
-    read = typed(f"{FLAGS} {flags}").training
-    fields = ("offload", "offload_fraction", "offload_overlap", "offload_layers", "offload_modules")
-    for field in fields:
-        assert getattr(read, field) == getattr(job.training, field)
-    text = megatron_flags(job)
-    assert flags in " ".join(text.replace("\\", " ").split())
-    (tmp_path / "flags").write_text(text)
-    assert without_source(read_job(tmp_path / "flags")) == without_source(job)
-
-
-def test_a_share_of_the_optimizer_above_one_is_refused() -> None:
-    flags = f"{FLAGS} --optimizer-cpu-offload --optimizer-offload-fraction 1.5"
-    with pytest.raises(UsageError, match="optimizer-offload-fraction"):
-        typed(flags)
-
-
 BRIDGE = """
 _target_: megatron.bridge.training.config.ConfigContainer
 model:

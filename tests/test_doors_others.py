@@ -184,25 +184,6 @@ def test_a_deepspeed_configuration_is_a_job_of_the_model_that_is_named(tmp_path:
     assert "zero_optimization.stage3_max_live_parameters" in notes
 
 
-def test_deepspeed_names_what_it_offloads_and_how_much(tmp_path: Path) -> None:
-    zero = DEEPSPEED["zero_optimization"] | {
-        "offload_optimizer": {"device": "cpu", "ratio": 0.4},
-        "offload_param": {"device": "cpu"},
-    }
-    config = DEEPSPEED | {
-        "zero_optimization": zero,
-        "activation_checkpointing": {"cpu_checkpointing": True},
-    }
-    training = opened(tmp_path, config, **ASKED).training
-    assert training.offload == ("activations", "optimizer", "parameters")
-    assert (training.offload_fraction, training.recompute) == (0.4, "full")
-
-
-def test_torchtitan_holds_parameters_and_states_on_the_host_at_once(tmp_path: Path) -> None:
-    job = opened(tmp_path, titan(training={"enable_cpu_offload": True}), gpus=8)
-    assert job.training.offload == ("optimizer", "parameters")
-
-
 def test_batches_that_are_left_to_the_trainer_follow_from_the_others(tmp_path: Path) -> None:
     config = DEEPSPEED | {"train_batch_size": "auto"}
     assert opened(tmp_path, config, **ASKED).training.global_batch == 4 * 2 * 32
