@@ -10,7 +10,7 @@ import pytest
 
 from seer.errors import UsageError
 from seer.readers import read_job
-from seer.readers.doors import megatron_from_words
+from seer.readers.doors.megatron_flags import megatron_from_words
 from seer.readers.doors.megatron_out import megatron_flags
 from seer.spec import Job, TrainingSpec
 
