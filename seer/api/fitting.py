@@ -77,6 +77,7 @@ def fit(
     prefer: Sequence[str] = (),
     fabric: str = "",
     in_place: bool = False,
+    base: Calibration | None = None,
     date: str = "",
     commands: Sequence[str] = (),
     progress: Progress | None = None,
@@ -99,6 +100,8 @@ def fit(
         Network of logs and traces, as the cluster names it.
     in_place : bool
         Take the in-place times of nccl-tests.
+    base : Calibration, optional
+        Answers for what the measurements do not hold.
     date : str
         ISO date, kept in the file; "" gives the same bytes on any day.
     commands : sequence of str
@@ -125,6 +128,10 @@ def fit(
         processes=1,
         progress=progress,
     )
+    if base:
+        from seer.fit import onto
+
+        found = onto(base, found)
     values = {f.name: getattr(found, f.name) for f in fields(found)}
     return FitResult(**values, skipped=tuple(str(row) for row in skipped))
 

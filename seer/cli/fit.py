@@ -72,7 +72,11 @@ FromRunOption = Annotated[
 ]
 BaseOption = Annotated[
     str | None,
-    typer.Option("--calibration", metavar="NAME", help="With --from-run: what gets the factor."),
+    typer.Option(
+        "--calibration",
+        metavar="NAME",
+        help="What answers for all that was not measured; with --from-run, what gets the factor.",
+    ),
 ]
 DateOption = Annotated[
     str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="Date in the file; today.")
@@ -115,21 +119,39 @@ def fit(
         from seer.reports.curve_plot import check_target
 
         check_target(plot)
+    from seer.readers import read_calibration
     from seer.readers.calibration_file import write_calibration
     from seer.readers.measurements import read_measurements
 
     day = _day(date)
-    device = device or Path(out.removesuffix(".gz")).stem
-    options = {"device": device, "form": form, "prefer": prefer, "fabric": fabric}
+    base = read_calibration(calibration_name) if calibration_name else None
+    device = device or (base.device if base else Path(out.removesuffix(".gz")).stem)
+    name = name or (Path(out.removesuffix(".gz")).stem if base else None)
+    options = {
+        "device": device,
+        "form": form,
+        "prefer": prefer,
+        "fabric": fabric,
+        "calibration": calibration_name,
+    }
     command = _command(measurements, out, options, in_place, day)
     tables, skipped = read_measurements(measurements, fabric=fabric or "", in_place=in_place)
-    calibration = _fit(tables, measurements, options, name or device, day, command, output)
+    own = _fit(tables, measurements, options, name or device, day, command, output)
+    calibration = _onto(base, own) if base else own
     write_calibration(calibration, out)
-    _show(calibration, [str(row) for row in skipped], json, output)
+    _show(own, [str(row) for row in skipped], json, output)
     _warn(output, [str(row) for row in skipped], tables, fabric)
     output.notice(f"{out}: {len(calibration.curves)} curves")
+    if base:
+        output.notice(f"{len(own.curves)} fitted here; {base.name} answers for the rest")
     if plot:
-        output.notice(f"drawn: {', '.join(draw(calibration, plot, tables))}")
+        output.notice(f"drawn: {', '.join(draw(own, plot, tables))}")
+
+
+def _onto(base: Calibration, own: Calibration) -> Calibration:
+    from seer.fit import onto
+
+    return onto(base, own)
 
 
 def _day(date: str | None) -> str:
@@ -150,6 +172,7 @@ def _command(
     command += ["--form", options["form"].value] if options["form"] is not Form.auto else []
     command += [word for stack in options["prefer"] or () for word in ("--prefer", stack)]
     command += ["--fabric", options["fabric"]] if options["fabric"] else []
+    command += ["--calibration", portable(options["calibration"])] if options["calibration"] else []
     command += ["--in-place"] if in_place else []
     return shlex.join([*command, "--date", day])
 

@@ -198,15 +198,14 @@ def _merged(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
 
 def _inside(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
     """Within a node: the curve of that NVLink, or by ideal time from another NVLink fabric."""
+    own = _own_inside(group.collective, calibration, cluster)
+    if own:
+        return Priced(own[1].evaluate(group.message_bytes, group.n_ranks), own[0])
     half = () if group.collective == "all_reduce" else (("all_reduce", 0.5),)
     borrowed: list[tuple[int, CollectiveCurve, float]] = []
     for collective, part in ((group.collective, 1.0), *half):
         for index, curve in _curves(collective, calibration):
-            if curve.ranks_per_node != IN_NODE:
-                continue
-            if part == 1.0 and curve.fabric == cluster.nvlink.fabric:
-                return Priced(curve.evaluate(group.message_bytes, group.n_ranks), index)
-            if curve.nominal_bytes_per_s:
+            if curve.ranks_per_node == IN_NODE and curve.nominal_bytes_per_s:
                 borrowed.append((index, curve, part))
     ideal = _ideal_s(group, cluster.nvlink.bandwidth_bytes_per_s)
     ideal = ideal * reduction_factor(group.collective, group.n_ranks, cluster.tiers[:1])
@@ -297,6 +296,22 @@ def _curves(collective: str, calibration: Calibration) -> list[tuple[int, Collec
     ]
 
 
+def _own_inside(
+    collective: str, calibration: Calibration, cluster: Cluster
+) -> tuple[int, CollectiveCurve] | None:
+    """The curve that was measured inside a node of this cluster, with its index.
+
+    A sweep of one node that bears the label of the cluster's network comes before the curve of its
+    NVLink fabric: `seer fit --fabric` names all logs of a machine by one label.
+    """
+    inside = [pair for pair in _curves(collective, calibration) if not pair[1].ranks_per_node]
+    for fabric in (cluster.network.fabric, cluster.nvlink.fabric):
+        for index, curve in inside:
+            if curve.fabric == fabric:
+                return index, curve
+    return None
+
+
 def _pool(group: Group, calibration: Calibration, cluster: Cluster) -> list[Lender]:
     """Every scale between nodes of the collective and of the all-reduce.
 
@@ -331,11 +346,10 @@ def _bandwidth(group: Group, calibration: Calibration, cluster: Cluster) -> floa
     if inside < 2 or group.collective in POINT_TO_POINT:
         return network
     delivered = cluster.nvlink.bandwidth_bytes_per_s
-    for _, curve in _curves(group.collective, calibration):
-        if curve.ranks_per_node == IN_NODE and curve.fabric == cluster.nvlink.fabric:
-            size, factor = curve.largest_bytes, bus_factor(group.collective, inside)
-            delivered = float(factor * size / curve.evaluate(size, inside).time_s)
-            break
+    own = _own_inside(group.collective, calibration, cluster)
+    if own:
+        size, factor = own[1].largest_bytes, bus_factor(group.collective, inside)
+        delivered = float(factor * size / own[1].evaluate(size, inside).time_s)
     return min(network, delivered)
 
 

@@ -2,5 +2,6 @@
 
 from seer.fit.calibrate import fit_calibration, fit_measurements
 from seer.fit.describe import FORMS
+from seer.fit.onto import onto
 
-__all__ = ["FORMS", "fit_calibration", "fit_measurements"]
+__all__ = ["FORMS", "fit_calibration", "fit_measurements", "onto"]

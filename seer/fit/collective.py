@@ -138,11 +138,11 @@ def _scales(group: Sequence[Series], alike: Mapping[int, Scale]) -> dict[int, Sc
     for home in dict.fromkeys(s.home for s in group if s.home):
         theirs = _fine_scales(group, home) if own else _all_scales(group, home)
         for n in sorted(set(theirs) - set(found)):
-            found[n] = _lent(theirs[n], from_device(n, measured, theirs), f"lent by {home}")
+            found[n] = lent_scale(theirs[n], from_device(n, measured, theirs), f"lent by {home}")
     for n in sorted(set(alike) - set(found)):
         lent = from_like(n, measured, alike)
         if lent:
-            found[n] = _lent(alike[n], lent, "lent by the like collective")
+            found[n] = lent_scale(alike[n], lent, "lent by the like collective")
     return _all_scales(group, "") | found
 
 
@@ -159,7 +159,8 @@ def _all_scales(group: Sequence[Series], home: str) -> dict[int, Scale]:
     }
 
 
-def _lent(like: Scale, points: tuple[Floats, Floats], whose: str) -> Scale:
+def lent_scale(like: Scale, points: tuple[Floats, Floats], whose: str) -> Scale:
+    """A scale like another with these sizes and times, marked as lent by `whose` series."""
     size, time = points
     time = np.array([float(f"{t:.10g}") for t in time])
     latency, throughput = end_lines(size, time)
