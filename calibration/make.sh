@@ -80,6 +80,6 @@ fit gb200 "$LENT" gemm/gb200.csv gemm/b200_sxm.csv gemm_train_layouts/b200_sxm.c
   moe_grouped_gemm/gb200_fused_fwd.csv moe_dispatch_combine/gb200.csv \
   collectives/gb200.csv collectives/gb300.csv $GRACE
 fit gb300 "$LENT" gemm/gb300.csv gemm/b200_sxm.csv gemm_train_layouts/b200_sxm.csv \
-  attention/gb300_train.csv \
+  attention/gb300_train.csv calibration/measured/attention_gb300.csv \
   membound/gb300.csv moe_grouped_gemm/gb200_fused_fwd.csv moe_dispatch_combine/gb200.csv \
   collectives/gb300.csv collectives/gb200.csv collectives/b300_sxm.csv $GRACE
