@@ -165,6 +165,32 @@ def test_a_label_that_names_no_network_means_another_one_in_another_file():
     assert curve.evaluate(1024.0, 16, 2).time_s.item() == pytest.approx(b_time(1024.0), rel=1e-9)
 
 
+def test_racks_whose_trays_a_file_counts_as_nodes_are_nodes_of_a_whole_domain():
+    # 128 ranks on 32 trays of four, 64 in each rack. NVLink's 900 GB/s limit a reduction, since
+    # the rack's 64 NICs of 50 GB/s are faster together; an all-to-all has the GPU's own NIC.
+    racks = Fabric(5e10, "sheet", domain=64, inside_bytes_per_s=9e11)
+    tables = [
+        sweep(b_time, fabric="racks", ranks=128, nodes=32),
+        sweep(b_time, fabric="racks", ranks=128, nodes=32, collective="alltoall"),
+    ]
+    reduced, exchanged = fit_collectives(tables, fabrics={"racks": racks})
+    for curve in (reduced, exchanged):
+        assert curve.ranks_per_node == 64
+        assert [(s.n_ranks, s.n_nodes) for s in curve.scales] == [(128, 2)]
+    assert reduced.nominal_bytes_per_s == 9e11 / 64
+    assert exchanged.nominal_bytes_per_s == 5e10
+
+
+def test_a_collective_that_a_fabric_keeps_to_itself_has_no_bandwidth_to_lend():
+    slow = Fabric(1e11, "sheet", keeps=("all_to_all",))
+    tables = [
+        sweep(b_time, fabric="slow", ranks=16, nodes=2),
+        sweep(b_time, fabric="slow", ranks=16, nodes=2, collective="alltoall"),
+    ]
+    reduced, exchanged = fit_collectives(tables, fabrics={"slow": slow})
+    assert (reduced.nominal_bytes_per_s, exchanged.nominal_bytes_per_s) == (1e11, 0.0)
+
+
 def test_a_rack_of_trays_on_one_nvlink_domain_is_one_node():
     fabrics = {
         "rack": Fabric(9e11, "sheet", one_domain=True),

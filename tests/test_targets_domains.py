@@ -52,9 +52,13 @@ def test_a_plain_exchange_takes_as_long_as_published(kind: str, inside: bool) ->
 
 @pytest.mark.parametrize("kind", ["dispatch", "combine"])
 @pytest.mark.parametrize("inside", [False, True], ids=["H100", "GB200"])
-def test_a_fused_exchange_takes_its_bytes_over_the_rates_of_deepep(kind: str, inside: bool) -> None:
+def test_a_fused_exchange_takes_its_bytes_over_the_rates_that_its_kernel_publishes(
+    kind: str, inside: bool
+) -> None:
     published = targets.EXCHANGE_US["fused", kind][inside] * 1e-6
-    assert targets.by_published_rate_s(kind, inside) == pytest.approx(published, rel=WITHIN)
+    assert targets.by_hybridep_s(kind, inside) == pytest.approx(published, rel=WITHIN)
+    if not inside:
+        assert targets.by_deepep_s(kind) == pytest.approx(published, rel=WITHIN)
 
 
 def test_a_token_is_sent_to_fewer_ranks_than_it_has_experts() -> None:
@@ -63,8 +67,22 @@ def test_a_token_is_sent_to_fewer_ranks_than_it_has_experts() -> None:
     assert targets.distinct_ranks() == pytest.approx(64 * (1 - unused))
 
 
-def test_an_all_to_all_in_one_rack_is_as_measured_and_slower_over_two() -> None:
-    assert targets.gb300_busbw(1) == pytest.approx(targets.GB300_BUSBW[1], rel=0.01)
-    assert targets.gb300_busbw(1, "gb200") == pytest.approx(targets.GB300_BUSBW[1], rel=0.25)
-    # the published fall is by 14, see docs/targets.md
-    assert targets.gb300_busbw(2) < 0.4 * targets.gb300_busbw(1)
+@pytest.mark.parametrize(
+    "row", targets.RACKS, ids=lambda r: f"{r.cluster}-{r.collective}-{r.racks}-{r.size_bytes:.0e}"
+)
+def test_a_collective_over_racks_reaches_the_published_bus_bandwidth(row: targets.Racks) -> None:
+    # sweeps of one system by two releases of NCCL differ by 15 %, at single sizes by more
+    within = 0.26 if row.size_bytes == targets.GIB else WITHIN
+    found = targets.racks_busbw(row)
+    if (row.cluster, row.collective, row.racks) == ("gb300-nvl72", "all_to_all", 2):
+        # that system reaches 24 % of its wire, another of its owner 90 %: see docs/targets.md
+        assert 3.0 * row.busbw < found < 4.0 * row.busbw
+    else:
+        assert found == pytest.approx(row.busbw, rel=within)
+
+
+def test_nobody_is_slowed_by_the_all_to_all_of_a_system_that_is_slow_by_itself() -> None:
+    # 64 of 128 ranks lie in the other rack: half of the message leaves by 100 GB/s of NICs
+    row = next(r for r in targets.RACKS if r.cluster == "gb300-nvl72" and r.racks == 2)
+    wire = 2.0 * 100e9 * 127 / 128
+    assert 0.8 * wire < targets.racks_busbw(row) < wire

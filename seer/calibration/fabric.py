@@ -8,6 +8,9 @@ from typing import Any
 
 from seer.errors import UnreadableError
 
+POINT_TO_POINT = ("all_to_all", "send_recv")
+"""Each GPU sends through its own NIC and reaches no more than its own, whatever its group has."""
+
 
 @dataclass(frozen=True)
 class Fabric:
@@ -30,6 +33,13 @@ class Fabric:
     identified : bool
         False for a label that only says that the network is not known ("unspecified"): in another
         file it means another network.
+    domain : int
+        Devices of one NVLink domain where the files count its trays as nodes; 0 = a node is one.
+    inside_bytes_per_s : float
+        Per device and direction inside such a domain: what limits a reduction, whose NICs together
+        are faster. 0.0 = they are not.
+    keeps : tuple of str
+        Collectives that never lend: slower here than the wire for a reason of the system's own.
     """
 
     nominal_bytes_per_s: float = 0.0
@@ -38,6 +48,28 @@ class Fabric:
     one_domain: bool = False
     standard: bool = False
     identified: bool = True
+    domain: int = 0
+    inside_bytes_per_s: float = 0.0
+    keeps: tuple[str, ...] = ()
+
+    def nodes(self, n_ranks: int, n_nodes: int, ranks_per_node: int) -> tuple[int, int]:
+        """Nodes and ranks per node as a cluster counts them, where a domain is one node.
+
+        >>> Fabric(domain=64).nodes(128, 32, 4), Fabric().nodes(16, 2, 8)
+        ((2, 64), (2, 8))
+        """
+        if not self.domain:
+            return n_nodes, ranks_per_node
+        return max(1, -(-n_ranks // self.domain)), min(n_ranks, self.domain)
+
+    def limit_bytes_per_s(self, collective: str, ranks_per_node: int) -> float:
+        """Nominal bandwidth per GPU of the link that limits a collective; 0.0 = it never lends."""
+        if collective in self.keeps:
+            return 0.0
+        alone = collective in POINT_TO_POINT or ranks_per_node == 0
+        if alone or not self.inside_bytes_per_s:
+            return self.nominal_bytes_per_s
+        return min(self.nominal_bytes_per_s, self.inside_bytes_per_s / ranks_per_node)
 
 
 def fabrics_from_json(data: Mapping[str, Any]) -> dict[str, Fabric]:
@@ -51,6 +83,10 @@ def fabrics_from_json(data: Mapping[str, Any]) -> dict[str, Fabric]:
     if data.get("schema") != "seer.fabrics/1":
         raise UnreadableError("this is not a table of fabrics", why=f"schema {data.get('schema')}")
     try:
-        return {label: Fabric(**entry) for label, entry in data["fabrics"].items()}
+        return {label: _fabric(entry) for label, entry in data["fabrics"].items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise UnreadableError("this is not a table of fabrics", why=repr(error)) from error
+
+
+def _fabric(entry: Mapping[str, Any]) -> Fabric:
+    return Fabric(**{**entry, "keeps": tuple(entry.get("keeps", ()))})

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from seer.calibration import Calibration
 from seer.calibration.collective import IN_NODE, CollectiveCurve, bus_factor
 from seer.calibration.estimate import Estimate
+from seer.calibration.fabric import POINT_TO_POINT
 from seer.cluster import Cluster, Span
 from seer.cost.dispatch import PLAIN, merged_share
 from seer.cost.group import Group, Note, Priced, words_of
 from seer.cost.lenders import (
-    POINT_TO_POINT,
     Lender,
     blend,
     bytes_factor,

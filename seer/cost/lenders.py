@@ -30,11 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.calibration.collective import CollectiveCurve, Scale, bus_factor
+from seer.calibration.fabric import POINT_TO_POINT
 
 Floats = NDArray[np.float64]
 
-POINT_TO_POINT = ("all_to_all", "send_recv")
-"""Each GPU sends through its own NIC and reaches no more than its own, whatever its group has."""
 TRANSFER_SPREAD = 0.15
 """Standard deviation of log(time) from one fabric to the next. Clusters of one fabric label
 already differ by this much: H100 with 8 x 400 Gb/s, 4 and 8 nodes, sweeps of different owners."""

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from math import ceil, log2
 from typing import NamedTuple
 
+from seer.calibration.fabric import POINT_TO_POINT
 from seer.cluster import Cluster, Span, Tier
-from seer.cost.lenders import POINT_TO_POINT
 
 HOPS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "broadcast": 1.0}
 """Crossings of a tier that a doubling of the domains adds: up and down a tree, or one way."""

@@ -125,7 +125,7 @@ def _draft(
         ranks_per_node=per_node,
         scales=tuple(scale for _, scale in sorted(_scales(group, alike or {}).items())),
         info=CurveInfo("", "", "", "monotone log-log", 0),
-        nominal_bytes_per_s=fabric.nominal_bytes_per_s,
+        nominal_bytes_per_s=fabric.limit_bytes_per_s(collective, per_node),
         nominal_source=fabric.source,
     )
 

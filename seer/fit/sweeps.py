@@ -103,17 +103,18 @@ def _series(table: Measurements, fabrics: Mapping[str, Fabric]) -> Iterable[tupl
             continue
         fabric = fabrics.get(str(label), Fabric())
         inside = fabric.one_domain or n_nodes == 1
+        nodes, ranks = fabric.nodes(_int(n_ranks), _int(n_nodes), _int(per_node))
         size, time = _sweep(
             np.asarray(table["message_bytes"])[indices].astype(np.float64), table.time_s[indices]
         )
         yield (
-            (collective, fabric.pooled_as or str(label), IN_NODE if inside else _int(per_node)),
+            (collective, fabric.pooled_as or str(label), IN_NODE if inside else ranks),
             Series(
                 name=str(name),
                 source=str(source),
                 library=str(library),
                 n_ranks=_int(n_ranks),
-                n_nodes=1 if inside else _int(n_nodes),
+                n_nodes=1 if inside else nodes,
                 message_bytes=size,
                 time_s=time,
                 coarse=_is_coarse(time),

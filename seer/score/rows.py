@@ -216,7 +216,10 @@ def _by_fabric(
         collective, label, nodes, per_node, source = words
         fabric = fabrics.get(label, Fabric())
         inside = fabric.one_domain or float(nodes) == 1
-        scale = IN_NODE if inside else int(float(per_node))
+        ranks = int(float(nodes) * float(per_node))
+        scale = (
+            IN_NODE if inside else fabric.nodes(ranks, int(float(nodes)), int(float(per_node)))[1]
+        )
         wanted = (_WORDS.get(collective, collective), fabric.pooled_as or label, scale)
         able = [c for c in known if (c.collective, c.fabric, c.ranks_per_node) == wanted]
         own = [c for c in able if c.stack == source]
@@ -224,9 +227,9 @@ def _by_fabric(
 
     def ask(curve: CollectiveCurve, part: Measurements) -> Estimate:
         size = np.asarray(part["message_bytes"], np.float64)
-        nodes = np.asarray(part["n_nodes"]).astype(int)
-        nodes = np.ones_like(nodes) if curve.ranks_per_node == IN_NODE else nodes
-        return curve.evaluate(size, np.asarray(part["n_ranks"]).astype(int), nodes)
+        ranks = np.asarray(part["n_ranks"]).astype(int)
+        nodes = ranks // (curve.ranks_per_node or ranks)
+        return curve.evaluate(size, ranks, nodes)
 
     names = ("collective", "fabric", "n_nodes", "ranks_per_node")
     columns = [*(table[name] for name in names), table.source]

@@ -12,6 +12,7 @@ from math import comb
 from typing import Any
 
 from seer import cost
+from seer.calibration.collective import bus_factor
 from seer.forecast import Forecast, declared_factor, forecast, play_folded, prepare
 from seer.graph import OperatorKind, WorkTable
 from seer.readers import read_calibration, read_job
@@ -36,9 +37,15 @@ EXCHANGE_US = {
 """(H100 with NVL8 and 400 Gbit/s, GB200 with NVL72), EP 64. Scalable Training of MoE Models with
 Megatron Core (NVIDIA, arXiv 2603.07685); fused is HybridEP."""
 
-DEEPEP_BYTES_PER_S = {"dispatch": (58e9, 643e9), "combine": (57e9, 675e9)}
-"""(between nodes over 400 Gbit/s, inside an NVLink domain of Blackwell): what DeepEP publishes for
-its own kernels (github.com/deepseek-ai/DeepEP, README: H800, EP 32; SM100, EP 8)."""
+DEEPEP_BYTES_PER_S = {"dispatch": {32: 58e9, 64: 51e9}, "combine": {32: 57e9, 64: 50e9}}
+"""By ranks, over 400 Gbit/s: what DeepEP publishes for its own kernels (README of its first
+version, github.com/deepseek-ai/DeepEP: H800, 4,096 tokens to four groups). It counts the own node
+(num_rdma_token_sent in its tests/test_internode.py)."""
+
+HYBRIDEP_BYTES_PER_S = {"dispatch": (50.55e9, 632.31e9), "combine": (51.03e9, 596.99e9)}
+"""(H100, 64 ranks, eight multiprocessors; GB200, 36 ranks of a domain, 32 multiprocessors): what
+HybridEP publishes for itself, bf16, kernels only (Hybrid-EP_Implementation.md, same repository). Of
+the nodes only the others count: 117.11 MB for 8,192 tokens on two nodes (its issue 590)."""
 
 
 def distinct_ranks() -> float:
@@ -47,10 +54,15 @@ def distinct_ranks() -> float:
     return RANKS * (1.0 - comb(elsewhere, TOP_K) / comb(EXPERTS, TOP_K))
 
 
-def by_published_rate_s(kind: str, inside: bool, tokens: int = TOKENS) -> float:
-    """A token is sent once to each node (at most four) or, inside a domain, once to each rank."""
-    copies = distinct_ranks() if inside else NODE_LIMIT
-    return tokens * copies * HIDDEN * 2.0 / DEEPEP_BYTES_PER_S[kind][inside]
+def by_deepep_s(kind: str, ranks: int = RANKS, tokens: int = TOKENS) -> float:
+    """A token is sent once to each of at most four nodes."""
+    return tokens * NODE_LIMIT * HIDDEN * 2.0 / DEEPEP_BYTES_PER_S[kind][ranks]
+
+
+def by_hybridep_s(kind: str, inside: bool) -> float:
+    """Each token once to each other node of its four or, inside a domain, once to each rank."""
+    copies = distinct_ranks() if inside else NODE_LIMIT * (1.0 - 8 / RANKS)
+    return TOKENS * copies * HIDDEN * 2.0 / HYBRIDEP_BYTES_PER_S[kind][inside]
 
 
 @cache
@@ -71,30 +83,62 @@ def exchange_s(kind: str, fused: bool, inside: bool) -> float:
     return float(cost.price(work, read_calibration(cluster.calibration), cluster).time_s[0])
 
 
-# ---- all-to-all over GB300 racks --------------------------------------------------------------
+# ---- racks ------------------------------------------------------------------------------------
 
-GB300_BUSBW = {1: 649.04e9, 2: 47e9}
-"""nccl-tests alltoall, 64 GPUs in each rack, 8 GiB: OCI GPU quick start for GB300."""
-GB300_BYTES = 8 * 2.0**30
+GIB = 2.0**30
+
+
+@dataclass(frozen=True)
+class Racks:
+    """nccl-tests over racks of 64 GPUs: bus bandwidth in bytes/s of a message of `size_bytes`."""
+
+    cluster: str
+    collective: str
+    racks: int
+    size_bytes: float
+    busbw: float
+
+
+RACKS = (
+    Racks("gb200-nvl72", "all_to_all", 1, 8 * GIB, 622.92e9),
+    Racks("gb200-nvl72", "all_to_all", 2, 8 * GIB, 89.70e9),
+    Racks("gb200-nvl72", "all_to_all", 3, 8 * GIB, 62.49e9),
+    Racks("gb200-nvl72", "all_reduce", 2, 8 * GIB, 799.79e9),
+    Racks("gb200-nvl72", "all_reduce", 3, 8 * GIB, 748.93e9),
+    Racks("gb300-nvl72", "all_to_all", 1, 8 * GIB, 649.03e9),
+    Racks("gb300-nvl72", "all_to_all", 2, 8 * GIB, 47.30e9),
+    Racks("oci-gb300", "all_to_all", 2, 8 * GIB, 47.30e9),
+    Racks("gb300-nvl72", "all_reduce", 2, 8 * GIB, 708.75e9),
+    Racks("gb300-nvl72", "all_reduce", 2, GIB, 566.95e9),
+    Racks("gb300-nvl72", "all_reduce", 2, GIB / 8, 269.75e9),
+)
+"""github oracle-quickstart/oci-gpu-quickstarts, nvidia/GB200, nvidia/GB300; NCCL 2.27.3, 2.28.7."""
 
 
 @cache
-def gb300_busbw(racks: int, calibration: str = "gb300") -> float:
-    """Bus bandwidth of that all-to-all, bytes/s; by another machine's curves on request."""
-    cluster = read_cluster("gb300-nvl72")
-    ranks = 64 * racks
-    row = {
-        "name": "alltoall",
-        "kind": OperatorKind.all_to_all,
-        "group": "ep",
-        "group_ranks": ranks,
-        "group_nodes": racks,
-        "nic_share": 64 / 72,
-        "message_bytes": GB300_BYTES,
-    }
-    work = WorkTable.from_rows([row])
-    seconds = float(cost.price(work, read_calibration(calibration), cluster).time_s[0])
-    return GB300_BYTES * (ranks - 1) / ranks / seconds
+def racks_busbw(row: Racks, measured: bool = True) -> float:
+    """Bus bandwidth that Seer forecasts; on request as if nobody had measured between racks."""
+    cluster = read_cluster(row.cluster)
+    calibration = read_calibration(cluster.calibration)
+    if not measured:
+        kept = [c for c in calibration.curves if getattr(c, "ranks_per_node", 0) < 64]
+        calibration = replace(calibration, curves=tuple(kept))
+    ranks = 64 * row.racks
+    work = WorkTable.from_rows(
+        [
+            {
+                "name": row.collective,
+                "kind": OperatorKind[row.collective],
+                "group": "ep",
+                "group_ranks": ranks,
+                "group_nodes": row.racks,
+                "nic_share": 64 / 72,
+                "message_bytes": row.size_bytes,
+            }
+        ]
+    )
+    seconds = float(cost.price(work, calibration, cluster).time_s[0])
+    return row.size_bytes * float(bus_factor(row.collective, ranks)) / seconds
 
 
 # ---- only the domain changes ------------------------------------------------------------------
@@ -246,7 +290,7 @@ def tokens_with_own_kernels(model: str, which: int) -> float:
         if noun in conjugate and work.group_nodes[row] > 1:
             kind = noun if direction == "forward" else conjugate[noun]
             scale = job.model.hidden / HIDDEN
-            time_s[row] = scale * by_published_rate_s(kind, inside=False, tokens=tokens)
+            time_s[row] = scale * by_deepep_s(kind, job.parallelism.ep, tokens)
     played, _ = play_folded(prepared.plan, replace(pricing, time_s=time_s))
     training = job.training
     step = played.timeline.makespan_s
@@ -278,40 +322,43 @@ def _both(published: float, found: float) -> str:
 def exchange_table() -> list[str]:
     """Dispatch and combine, EP 64."""
 
+    def cells(published: tuple[float, float], found: list[float]) -> tuple[str, ...]:
+        pairs = zip(published, found, strict=False)
+        return tuple(_both(there, 1e6 * here) for there, here in pairs)
+
     def rows() -> Iterator[tuple[str, ...]]:
         for (way, kind), published in EXCHANGE_US.items():
-            cells = []
-            for inside in (False, True):
-                us = 1e6 * exchange_s(kind, way == "fused", inside)
-                cells.append(
-                    f"{published[inside]:,.0f} / {us:,.0f} ({_off(us, published[inside])})"
-                )
-            yield (f"{way} {kind}", *cells)
+            found = [exchange_s(kind, way == "fused", inside) for inside in (False, True)]
+            yield (f"{way} {kind}", *cells(published, found))
         for kind in ("dispatch", "combine"):
             published = EXCHANGE_US["fused", kind]
-            cells = []
-            for inside in (False, True):
-                us = 1e6 * by_published_rate_s(kind, inside)
-                cells.append(
-                    f"{published[inside]:,.0f} / {us:,.0f} ({_off(us, published[inside])})"
-                )
-            yield (f"fused {kind} at DeepEP's rates", *cells)
+            found = [by_hybridep_s(kind, inside) for inside in (False, True)]
+            yield (f"fused {kind} at HybridEP's rates", *cells(published, found))
+            yield (
+                f"fused {kind} at DeepEP's rates",
+                *cells(published, [by_deepep_s(kind)]),
+                "",
+            )
 
     return _table("| exchange | H100, us | GB200 NVL72, us |", rows())
 
 
 def racks_table() -> list[str]:
-    """All-to-all in one rack and over two."""
+    """Collectives in one rack and over several."""
 
     def rows() -> Iterator[tuple[str, ...]]:
-        for racks, published in GB300_BUSBW.items():
-            own, lent = gb300_busbw(racks) / 1e9, gb300_busbw(racks, "gb200") / 1e9
-            head = "one rack" if racks == 1 else "two racks"
-            there = published / 1e9
-            cells = (f"{value:.0f} ({_off(value, there)})" for value in (own, lent))
-            yield (head, f"{there:.0f}", *cells)
+        for row in RACKS:
+            there = row.busbw / 1e9
+            found = [racks_busbw(row, measured) / 1e9 for measured in (True, False)]
+            cells = [f"{value:.0f} ({_off(value, there)})" for value in found]
+            size = f"{row.size_bytes / GIB:g} GiB"
+            yield row.cluster, row.collective, f"{row.racks}", size, f"{there:.0f}", *cells
 
-    return _table("| GPUs in | published, GB/s | forecast | by GB200's curves |", rows())
+    return _table(
+        "| cluster | collective | racks | message | published, GB/s | forecast | "
+        "if no rack had been measured |",
+        rows(),
+    )
 
 
 def domains_table() -> list[str]:
