@@ -26,9 +26,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from seer.calibration.fabric import POINT_TO_POINT
 from seer.cluster import Cluster, Span
 from seer.cost.collectives import COLLECTIVE_OF
-from seer.cost.lenders import POINT_TO_POINT, bytes_factor
+from seer.cost.lenders import bytes_factor
 from seer.cost.tiers import find_way
 from seer.fluid import FluidRates
 from seer.graph import COMMUNICATION, OperatorGraph, OperatorKind, WorkTable
