@@ -222,7 +222,7 @@ class ParallelismSpec:
     zero : int
         0 all-reduce of gradients; 1 distributed optimizer (reduce-scatter, then all-gather of
         parameters); 2 gradients sharded too; 3 parameters sharded too (FSDP): gathered and reduced
-        layer by layer in every micro-batch.
+        layer by layer in every micro-batch (but see `Job.reduces_once`).
     shard_group : int
         Ranks that parameters are sharded over with zero 3; 0 = all of dp x cp, less = HSDP.
     reshard_after_forward : bool
@@ -300,7 +300,8 @@ class FrameworkSpec:
     tp_overlap : str
         "none"; "dgrad" (the input-gradient collective runs beside the weight-gradient GEMM:
         Megatron's async all-reduce); "pipelined" (also, collectives and their GEMM are cut into tp
-        chunks that overlap: Transformer Engine user buffers).
+        chunks that overlap: Transformer Engine user buffers); "fused" (only those chunks: the async
+        tensor parallelism of torch.compile).
     overlap_multiprocessors : mapping of recipe to (mapping of GEMM and pass to int)
         With "pipelined", how many multiprocessors the collective beside a GEMM holds ("qkv_dgrad",
         "qkv_wgrad", "fc1_dgrad", "fc1_wgrad", "proj_forward", "fc2_forward"). A recipe is named
@@ -398,3 +399,20 @@ class Job:
     def micro_batches(self) -> int:
         """Micro-batches per step and data-parallel replica."""
         return self.training.global_batch // (self.training.micro_batch * self.parallelism.dp)
+
+    @property
+    def reduces_once(self) -> bool:
+        """Whether FSDP reduces gradients once a step, behind the last backward of a stage.
+
+        So does FSDP2 (`shard_buffers`) under a pipeline: micro-batches add up unsharded gradients,
+        and the collectives are called by hand after the last one
+        (torch/distributed/pipelining/stage.py, `backward_maybe_with_nosync`). Shards in host memory
+        are played as fetched and returned in every micro-batch.
+        """
+        plan, in_host = self.parallelism, "parameters" in self.training.offload
+        return plan.zero >= 3 and plan.pp > 1 and self.framework.shard_buffers and not in_host
+
+    @property
+    def gathers_once(self) -> bool:
+        """Whether FSDP gathers parameters once a step: under a pipeline, unless it reshards."""
+        return self.reduces_once and not self.parallelism.reshard_after_forward

@@ -13,11 +13,16 @@ from test_cost_price import ATTENTION, CLUSTER, GEMM, MEMORY
 from seer.calibration import AttentionCurve, Calibration, KernelRatio, Measurements, MemoryCurve
 from seer.calibration.device import MeasuredDevice
 from seer.cost import Pricing, price
+from seer.cost.physics import ASSUMED_LAUNCH_S
 from seer.fit import fit_calibration
 from seer.graph import Origin, WorkTable
 
 NOMINAL = CLUSTER.device.hbm_bytes_per_s
 CALIBRATION = replace(fit_calibration([gemms(), copies()], "lab"), hbm_bytes_per_s=NOMINAL)
+WITH_ATTENTION = replace(
+    fit_calibration([gemms(), copies(), attentions()], "lab"), hbm_bytes_per_s=NOMINAL
+)
+PEAK = CLUSTER.device.peak_flop_per_s["bf16"]
 DEVICES = {
     "h100": MeasuredDevice(2e12, chip="X1"),
     "h200": MeasuredDevice(4e12, chip="X1"),
@@ -60,6 +65,23 @@ def test_the_same_memory_or_one_that_is_not_known_changes_nothing(known: float) 
 
 def test_other_memory_leaves_products_as_they_are() -> None:
     assert on(NOMINAL / 2, GEMM).time_s == on(NOMINAL, GEMM).time_s
+
+
+def test_a_board_of_less_peak_takes_longer_for_products_and_attention_alone() -> None:
+    known = replace(CALIBRATION, bf16_flop_per_s=2 * PEAK)
+    for row, times in ((GEMM, 2.0), (ATTENTION, 2.0), (MEMORY, 1.0)):
+        calibration = replace(WITH_ATTENTION, bf16_flop_per_s=known.bf16_flop_per_s)
+        before, after = on(NOMINAL, row, WITH_ATTENTION), on(NOMINAL, row, calibration)
+        launch = min(ASSUMED_LAUNCH_S, float(before.time_s[0]))
+        beyond = [float(found.time_s[0]) - launch for found in (before, after)]
+        assert beyond[1] == pytest.approx(times * beyond[0])
+        assert [n for n in after.notes if "ratio of the peaks" in n]
+
+
+@pytest.mark.parametrize("known", [1.005, 0.0])
+def test_the_same_peak_or_one_that_is_not_known_changes_nothing(known: float) -> None:
+    calibration = replace(CALIBRATION, bf16_flop_per_s=known * PEAK)
+    assert on(NOMINAL, GEMM, calibration).time_s == on(NOMINAL, GEMM).time_s
 
 
 # ---- attention kernels ------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def test_a_toml_of_torchtitan_is_the_job_that_it_trains(tmp_path: Path) -> None:
     assert (plan.tp, plan.dp, plan.zero, plan.sequence_parallel) == (8, 32, 3, True)
     assert (training.micro_batch, training.global_batch) == (16, 16 * 32)
     assert (training.precision, training.recompute) == ("fp8", "full")
-    assert (job.framework.name, job.framework.tp_overlap) == ("torchtitan", "pipelined")
+    assert (job.framework.name, job.framework.tp_overlap) == ("torchtitan", "fused")
     assert job.framework.parameters["compiled"] == 1
     assert "training.max_norm" in " ".join(job.notes)
 
@@ -129,6 +129,26 @@ def test_degrees_of_the_first_versions_are_found_where_they_were(tmp_path: Path)
     assert job.framework.parameters["compiled"] == 1
 
 
+@pytest.mark.parametrize(("stated", "micro_batch"), [({}, 2), ({"microbatches": 4}, 4)])
+def test_pipelines_of_2024_count_their_micro_batches(
+    tmp_path: Path, stated: dict[str, int], micro_batch: int
+) -> None:
+    # two stages on each of four ranks: eight micro-batches, unless their number is stated
+    keys = {"degree": 4, "schedule": "Interleaved1F1B"} | stated
+    config = {
+        "model": {"name": "llama3", "flavor": "8B"},
+        "training": {"batch_size": 16, "seq_len": 8192, "data_parallel_shard_degree": 4},
+        "experimental": {f"pipeline_parallel_{key}": value for key, value in keys.items()},
+    }
+    assert opened(tmp_path, config).training.micro_batch == micro_batch
+
+
+def test_rotary_positions_stay_complex_when_the_rest_is_compiled(tmp_path: Path) -> None:
+    framework = opened(tmp_path, titan(compile={"enable": True})).framework
+    assert framework.variants["rms_norm"] == "rms_norm"
+    assert framework.variants["rope"] == "rope_complex"
+
+
 @pytest.mark.parametrize(
     ("sections", "changes", "message"),
     [
@@ -139,6 +159,8 @@ def test_degrees_of_the_first_versions_are_found_where_they_were(tmp_path: Path)
         ({"parallelism": {"tensor_parallel_degree": "two"}}, {}, "tensor_parallel_degree cannot"),
         ({"parallelism": {"tensor_parallel_degree": 0}}, {}, "tensor_parallel_degree cannot be 0"),
         ({"training": {"seq_len": 1.5}}, {}, "training.seq_len cannot be 1.5"),
+        ({"parallelism": {"pipeline_parallel_degree": 2, "pipeline_parallel_microbatches": 3}},
+         {}, "cannot be cut into 3 micro-batches"),
     ],
 )  # fmt: skip
 def test_hostile_torchtitan_configurations_give_one_error(

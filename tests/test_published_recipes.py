@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from seer.readers import read_job
 from seer.readers.published_recipes import recipe_edits, recipes
 
@@ -46,3 +48,26 @@ def test_every_shipped_recipe_has_a_source_and_edits_that_a_job_takes() -> None:
         spec = {"model": "gpt-oss-120b", "gpus": 64, "cluster": "dgx-h100"}
         spec |= {"framework": "nemo", "parallelism": {"ep": 8}}
         assert read_job(spec, recipe.edits)
+
+
+TITAN = {
+    "software": "TorchTitan 2024-12, torch nightly 2024-12-23",
+    "n_gpus": "512",
+    "gbs": "256",
+    "assumptions": "pipeline micro-batch size not published (local batch 32)",
+}
+PLAN = {"tp": 8, "pp": 8, "cp": 1, "vpp": 1}
+
+
+@pytest.mark.parametrize(("stages", "micro_batch"), [(1, 4), (2, 2)])
+def test_a_local_batch_of_2024_is_cut_into_as_many_micro_batches_as_stages(
+    stages: int, micro_batch: int
+) -> None:
+    edits = recipe_edits(TITAN, [], PLAN | {"vpp": stages})
+    assert edits == [f"training.micro_batch={micro_batch}"]
+
+
+def test_a_micro_batch_that_is_published_or_a_batch_that_cannot_be_cut_stays() -> None:
+    assert recipe_edits(TITAN | {"assumptions": ""}, [], PLAN) == []
+    assert recipe_edits(TITAN | {"gbs": "72"}, [], PLAN) == []
+    assert recipe_edits(TITAN, [], PLAN | {"pp": 1}) == []

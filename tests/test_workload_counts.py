@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_targets_overlap import step
 
 from seer.graph import OperatorGraph, OperatorKind, Pass
 from seer.spec import Job
@@ -172,3 +173,105 @@ def test_a_histogram_of_expert_loads_means_its_fullest_rank() -> None:
         work = lay_out(job, jobs.template()).work
         row = work.row(work.name.index("expert fc1 forward"))
         assert row["m"] * row["batch"] == pytest.approx(32 * 2 * expected)
+
+
+# ---- FSDP under a pipeline, and DTensor -------------------------------------------------------
+
+LAYER = 12 * 64**2
+
+
+@pytest.mark.parametrize(("reshard", "gathers"), [(False, 1), (True, 2 * 4)])
+@pytest.mark.parametrize("buffers", [True, False])
+def test_fsdp_under_a_pipeline_reduces_every_gradient_once_a_step(
+    reshard: bool, gathers: int, buffers: bool
+) -> None:
+    # torch.distributed.pipelining calls the collectives of FSDP2 by hand behind the last backward;
+    # FSDP of other stacks reduces in each of the four micro-batches
+    job = jobs.job(
+        dp=4, pp=2, zero=3, reshard_after_forward=reshard, framework={"shard_buffers": buffers}
+    )
+    graph = unfolded(job)
+    counts = collectives(graph, "dp") + collectives(graph, "shard")
+    table = 512 * 64  # embedding on the first stage, its copy on the last
+    reduced = sum(s * n for (k, s), n in counts.items() if k == "reduce_scatter")
+    gathered = sum(s * n for (k, s), n in counts.items() if k == "all_gather")
+    each = 4 if not buffers else 1
+    assert reduced == 2 * each * (8 * LAYER + 2 * table)
+    per_layer = gathers if buffers or reshard else 4
+    outside = 4 if reshard or not buffers else 1  # embedding and head are gathered going forward
+    assert gathered == 2 * (per_layer * 8 * LAYER + outside * 2 * table)
+
+
+def test_hybrid_shards_under_a_pipeline_are_reduced_and_then_summed_over_their_copies() -> None:
+    job = jobs.job(
+        dp=4,
+        pp=2,
+        zero=3,
+        shard_group=2,
+        reshard_after_forward=False,
+        framework={"shard_buffers": True},
+    )
+    graph = unfolded(job)
+    parameters = 8 * LAYER + 2 * 512 * 64
+    inside = sum(s * n for (k, s), n in collectives(graph, "shard").items() if k != "all_gather")
+    copies = collectives(graph, "replicate")
+    assert inside == 2 * 2 * parameters  # two shard groups
+    assert sum(s * n for (k, s), n in copies.items()) == 2 * 2 * parameters / 2
+    assert {k for k, _ in copies} == {"all_reduce"}
+
+
+def test_what_fsdp_gathers_and_adds_up_once_a_step_is_held_beside_the_shards() -> None:
+    def of(buffers: bool) -> tuple[float, float]:
+        framework = {"shard_buffers": buffers}
+        job = jobs.job(dp=4, pp=2, zero=3, reshard_after_forward=False, framework=framework)
+        stage = lay_out(job, jobs.template()).parameters[0]
+        return stage.parameter_bytes, stage.gradient_bytes
+
+    (whole, gradients), (cut, cut_gradients) = of(buffers=True), of(buffers=False)
+    parameters = 4 * LAYER + 512 * 64
+    assert whole - cut == 2 * parameters
+    assert gradients - cut_gradients == 2 * parameters
+
+
+def test_dtensor_gathers_in_the_type_of_the_product_and_keeps_what_it_gathered() -> None:
+    # torchao float8_tensor_parallel.py: the cast stands before the gather, whose output is kept
+    switches = {"gathers_narrow": 1.0, "keeps_gathered": 1.0}
+    framework = {"parameters": jobs.FRAMEWORK.parameters | switches}
+    training = {"precision": "fp8"}
+    job = jobs.job(
+        tp=4, sequence_parallel=True, micro_batches=1, framework=framework, training=training
+    )
+    counts = collectives(unfolded(job), "tp")
+    elements = 32 * 64
+    assert counts["all_gather", elements * 1.0] == 8 * 4  # two a pass and layer
+    assert counts["all_gather", elements * 2.0] == 2  # in front of the logits, behind the embedding
+    assert counts["reduce_scatter", elements * 2.0] == 8 * 4 + 1 + 1
+
+
+def test_pytorch_sends_repeated_keys_and_values_round_and_their_gradients_in_fp32() -> None:
+    # two key heads of eight columns for eight query heads, over four ranks
+    switches = {"repeats_kv": 1.0, "merges_partials": 1.0, "fused_attention": 1.0}
+    framework = {"parameters": jobs.FRAMEWORK.parameters | switches}
+    job = jobs.job(
+        cp=4, cp_comm="all_gather", micro_batches=1, framework=framework, model={"kv_heads": 2}
+    )
+    counts = collectives(unfolded(job), "cp")
+    keys_and_values = 2 * 32 * 64  # as wide as the queries, over the whole sequence
+    assert counts["all_gather", 2.0 * keys_and_values] == 8 * 2
+    assert counts["send_recv", 4.0 * keys_and_values] == 8
+    assert len(counts) == 2
+
+
+def test_async_tensor_parallelism_leaves_the_collective_of_the_input_gradient_alone() -> None:
+    # it stands behind a sum over queries, keys and values, which the pattern does not match
+    def beside(overlap: str) -> float:
+        job = jobs.job(
+            tp=4, sequence_parallel=True, micro_batches=1, framework={"tp_overlap": overlap}
+        )
+        work = lay_out(job, jobs.template()).work
+        chunks = work.m[[work.name.index("fc2 dgrad"), work.name.index("fc1 forward")]].tolist()
+        assert chunks == [32 / 4, 32 / 4]
+        return step(job, fc1_gradient_reduce__scatter_backward=1.0, fc1_wgrad=1.0)
+
+    assert beside("fused") == 2 * 8
+    assert beside("pipelined") == 8

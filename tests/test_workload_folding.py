@@ -33,7 +33,7 @@ def plans(draw: st.DrawFn) -> Job:
     framework = {
         "p2p": draw(st.sampled_from(["blocking", "in_turn", "overlap"])),
         "scatter_gather": draw(SWITCH),
-        "tp_overlap": draw(st.sampled_from(["none", "dgrad", "pipelined"])),
+        "tp_overlap": draw(st.sampled_from(["none", "dgrad", "pipelined", "fused"])),
         "dp_overlap": draw(SWITCH),
         "param_gather_overlap": draw(SWITCH),
         "bucket_parameters": draw(st.sampled_from([0, 10_000, 60_000])),
@@ -98,7 +98,7 @@ def zero_bubble_plans(draw: st.DrawFn) -> Job:
         training={"recompute": draw(st.sampled_from(["none", "full"]))},
         framework={
             "p2p": draw(st.sampled_from(["blocking", "in_turn", "overlap"])),
-            "tp_overlap": draw(st.sampled_from(["none", "dgrad", "pipelined"])),
+            "tp_overlap": draw(st.sampled_from(["none", "dgrad", "pipelined", "fused"])),
             "dp_overlap": draw(SWITCH),
             "param_gather_overlap": draw(SWITCH),
             "parameters": jobs.FRAMEWORK.parameters | {"fused_attention": 1.0},
@@ -137,12 +137,19 @@ def wide_plans(draw: st.DrawFn) -> Job:
             "precision": draw(st.sampled_from(["bf16", "fp8", "mxfp8"])),
         },
         framework={
-            "tp_overlap": draw(st.sampled_from(["none", "dgrad", "pipelined"])),
+            "tp_overlap": draw(st.sampled_from(["none", "dgrad", "pipelined", "fused"])),
             "dp_overlap": draw(SWITCH),
             "param_gather_overlap": draw(SWITCH),
-            "parameters": jobs.FRAMEWORK.parameters | {"fused_attention": 1.0},
+            "shard_buffers": draw(SWITCH),
+            "parameters": jobs.FRAMEWORK.parameters
+            | {"fused_attention": 1.0}
+            | draw(st.sampled_from([{}, dict.fromkeys(PYTORCH, 1.0)])),
         },
     )
+
+
+PYTORCH = ("repeats_kv", "merges_partials", "gathers_narrow", "keeps_gathered")
+"""Switches of a stack that shards with DTensor."""
 
 
 def play_folded(plan: Plan) -> tuple[OperatorGraph, Timeline]:

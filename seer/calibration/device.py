@@ -15,6 +15,9 @@ class MeasuredDevice:
         Nominal memory bandwidth.
     multiprocessors : int
         0 = not stated.
+    bf16_flop_per_s : float
+        Dense peak of bf16, where boards of the same chip have others (a lower power limit); 0 = not
+        stated.
     chip : str
         The die, where boards with other memory carry the same one ("GH100"); "" = not stated.
     """
@@ -22,3 +25,4 @@ class MeasuredDevice:
     hbm_bytes_per_s: float
     multiprocessors: int = 0
     chip: str = ""
+    bf16_flop_per_s: float = 0.0

@@ -12,17 +12,23 @@ from seer.cost.collectives import communication_bound_s, price_communication
 from seer.cost.dispatch import dispatch_curves, price_dispatch
 from seer.cost.host import price_host
 from seer.cost.matrix import price_gemms
-from seer.cost.physics import bound_s
+from seer.cost.physics import ASSUMED_LAUNCH_S, bound_s, peak_of
 from seer.cost.polynomial import price_polynomial
-from seer.cost.pricing import Pricing, Sheet
+from seer.cost.pricing import Pricing, Rows, Sheet
 from seer.cost.traffic import memory_shape, price_memory
 from seer.errors import UsageError
-from seer.graph import COMMUNICATION, GEMMS, OperatorKind, Origin, WorkTable
+from seer.graph import COMMUNICATION, GEMMS, MATRIX, OperatorKind, Origin, WorkTable
 
 _MEASURED_SPREAD = 0.0
 """A duration that was given is taken as it is."""
 
 _HOST_KINDS = (OperatorKind.memcpy, OperatorKind.host)
+
+_SAME_PEAK = 0.01
+
+_OTHER_PEAK_SPREAD = 0.05
+"""Spread that another power limit adds: that between boards of one chip in data-sheet proportion
+(the assumed calibration of B300 from GB300)."""
 
 _ROOMS = (
     (GEMMS, price_gemms),
@@ -63,6 +69,7 @@ def price(work: WorkTable, calibration: Calibration, cluster: Cluster) -> Pricin
         sheet.origin[computed] = Origin.assumed
         text = "no operator was measured on this device: in proportion to the data sheet of"
         sheet.note(text, calibration.assumed_from)
+    _other_peak(work, np.flatnonzero(~known), calibration, cluster, sheet)
     _price_communication(work, calibration, cluster, sheet)
 
     # a segment's duration is its own play: NaN until then, so that it cannot pass unplayed
@@ -77,6 +84,28 @@ def price(work: WorkTable, calibration: Calibration, cluster: Cluster) -> Pricin
         )
     _hold_bound(work, calibration, cluster, sheet, ~known)
     return sheet.done()
+
+
+def _other_peak(
+    work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
+) -> None:
+    """Move products and attention to a board of the same chip with another nominal peak.
+
+    What exceeds the launch goes in the ratio of the peaks of bf16, which is that of all types: a
+    lower power limit lowers the clock.
+    """
+    measured, nominal = calibration.bf16_flop_per_s, peak_of("bf16", cluster)
+    if not measured or abs(np.log(measured / nominal)) < _SAME_PEAK:
+        return
+    mine = rows[np.isin(work.kind[rows], MATRIX) & (sheet.curve[rows] >= 0)]
+    launch = np.minimum(ASSUMED_LAUNCH_S, sheet.time_s[mine])
+    sheet.time_s[mine] = launch + (sheet.time_s[mine] - launch) * measured / nominal
+    sheet.origin[mine] = np.maximum(sheet.origin[mine], Origin.derived)
+    sheet.spread[mine] = np.hypot(sheet.spread[mine], _OTHER_PEAK_SPREAD)
+    sheet.note(
+        f"products and attention, measured at a peak of {measured / 1e12:,.0f} TFLOP/s, are those "
+        f"of {nominal / 1e12:,.0f} in the ratio of the peaks"
+    )
 
 
 def _price_communication(

@@ -62,8 +62,13 @@ def read_calibration(name_or_path: PathLike) -> Calibration:
     check_calibration(calibration, path)
     # An assumed calibration depends on its base as well, whose hash it still carries.
     digest = hashlib.sha256(content + calibration.sha256.encode()).hexdigest()
-    bandwidth = sheet.hbm_bytes_per_s if sheet else 0.0
-    return replace(calibration, kernel_ratios=ratios, hbm_bytes_per_s=bandwidth, sha256=digest)
+    return replace(
+        calibration,
+        kernel_ratios=ratios,
+        hbm_bytes_per_s=sheet.hbm_bytes_per_s if sheet else 0.0,
+        bf16_flop_per_s=sheet.bf16_flop_per_s if sheet else 0.0,
+        sha256=digest,
+    )
 
 
 def _check_words(calibration: Calibration) -> None:
@@ -135,7 +140,10 @@ def read_measured_devices() -> dict[str, MeasuredDevice]:
     value = parse_json(decode(read_bytes(name, SPEC_LIMIT_BYTES), name), name)
     return {
         key: MeasuredDevice(
-            float(v["hbm_bytes_per_s"]), int(v.get("multiprocessors", 0)), str(v.get("chip", ""))
+            float(v["hbm_bytes_per_s"]),
+            int(v.get("multiprocessors", 0)),
+            str(v.get("chip", "")),
+            float(v.get("bf16_flop_per_s", 0.0)),
         )
         for key, v in value["devices"].items()
     }

@@ -11,11 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from seer.readers import shipped
 from seer.readers.files import read_structured
+from seer.readers.published_words import count_of
 
 Row = Mapping[str, str]
+_ONE_STAGE: Mapping[str, Any] = {"pp": 1}
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,9 @@ class Recipe:
         Names in the columns `model`, `gpu_class` and `precision_class`; none named means all.
     edits : tuple of str
         `path=value`, as `--set` takes them.
+    micro_batches_per_stage : int
+        Micro-batches that the local batch is cut into for each virtual stage of the pipeline,
+        where a row does not know them; 0 = this recipe does not say.
     note, source : str
         What they say, in words; where it was read.
     """
@@ -39,6 +45,7 @@ class Recipe:
     gpus: tuple[str, ...]
     precisions: tuple[str, ...]
     edits: tuple[str, ...]
+    micro_batches_per_stage: int
     note: str
     source: str
 
@@ -54,17 +61,31 @@ class Recipe:
         )
 
 
-def recipe_edits(row: Row, notes: list[str]) -> list[str]:
-    """Edits for the job of a row; what the row states itself is never changed."""
+def recipe_edits(row: Row, notes: list[str], plan: Mapping[str, Any] = _ONE_STAGE) -> list[str]:
+    """Edits for the job of a row; what the row states itself is never changed.
+
+    `plan` is the `parallelism` section of the job.
+    """
     edits: list[str] = []
     for recipe in recipes():
         if recipe.holds(row):
             given = row.get("recompute_class", "")
             silent = [e for e in recipe.edits if not (given and e.startswith("training.recompute"))]
+            silent += _micro_batch(row, plan, recipe.micro_batches_per_stage)
             if silent:
                 edits += silent
                 notes.append(f"by the published recipe: {recipe.note}")
     return edits
+
+
+def _micro_batch(row: Row, plan: Mapping[str, Any], per_stage: int) -> list[str]:
+    """The micro-batch of a pipeline whose row says that it was not published."""
+    known = "micro-batch size not published" not in row.get("assumptions", "")
+    if not per_stage or plan["pp"] == 1 or known:
+        return []
+    replicas = count_of(row, "n_gpus") // (plan["tp"] * plan["pp"] * plan["cp"])
+    local, pieces = count_of(row, "gbs") // replicas, plan["pp"] * plan["vpp"] * per_stage
+    return [f"training.micro_batch={local // pieces}"] if local % pieces == 0 else []
 
 
 def recipes() -> tuple[Recipe, ...]:
@@ -84,7 +105,8 @@ def _of_file(path: Path) -> tuple[Recipe, ...]:
             models=tuple(entry.get("models", ())),
             gpus=tuple(entry.get("gpus", ())),
             precisions=tuple(entry.get("precisions", ())),
-            edits=tuple(entry["edits"]),
+            edits=tuple(entry.get("edits", ())),
+            micro_batches_per_stage=int(entry.get("micro_batches_per_stage", 0)),
             note=entry["note"],
             source=entry["source"],
         )

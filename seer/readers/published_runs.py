@@ -39,6 +39,8 @@ COLUMN_OF = {
     "layers": "n_layers",
 }
 """Keys of a job -> columns of the table, where they differ."""
+Preset = Mapping[str, Any]
+"""A framework preset as its file states it."""
 
 
 @dataclass(frozen=True)
@@ -137,22 +139,24 @@ def _told(error: SeerError) -> str:
     return f"{column}: {error.what}" if error.what.endswith("is not accepted") else error.what
 
 
-def _run(row: Mapping[str, str], stacks: Mapping[str, str]) -> PublishedRun:
+def _run(row: Mapping[str, str], stacks: Mapping[str, Preset]) -> PublishedRun:
     published_s = number_of(row, "iteration_time_s")
     if not published_s > 0:
         raise ValueError(f"iteration_time_s is {published_s:g}: a time is above zero")
     notes: list[str] = []
     model, layers = model_of(row, notes)
+    preset = _preset(row.get("software", ""), stacks)
     spec: dict[str, Any] = {
         "name": row["id"],
         "model": model,
         "cluster": cluster_of(row, notes),
-        "framework": _preset(row.get("software", ""), stacks),
+        "framework": preset["name"],
         "gpus": count_of(row, "n_gpus"),
         "training": training_of(row, notes),
         "parallelism": parallelism_of(row, layers, notes),
     }
-    job = read_job(spec, [*recipe_edits(row, notes), *overlap_edits(row)])
+    edits = recipe_edits(row, notes, spec["parallelism"])
+    job = read_job(spec, [*edits, *overlap_edits(row, preset["variants"])])
     if row.get("assumptions"):
         notes.append(f"the table assumes: {row['assumptions']}")
     return PublishedRun(
@@ -166,7 +170,7 @@ def _run(row: Mapping[str, str], stacks: Mapping[str, str]) -> PublishedRun:
     )
 
 
-def _preset(software: str, stacks: Mapping[str, str]) -> str:
+def _preset(software: str, stacks: Mapping[str, Preset]) -> Preset:
     """The preset whose published name the software text starts with; the longest name wins."""
     names = [text for text in stacks if software.startswith(text)]
     if not names:
@@ -174,10 +178,10 @@ def _preset(software: str, stacks: Mapping[str, str]) -> str:
     return stacks[max(names, key=len)]
 
 
-def _stacks() -> dict[str, str]:
+def _stacks() -> dict[str, Preset]:
     """What presets say they are called in published tables -> preset."""
-    stacks: dict[str, str] = {}
+    stacks: dict[str, Preset] = {}
     for name in shipped.names("frameworks"):
         preset = read_structured(shipped.find("frameworks", name))
-        stacks |= dict.fromkeys(preset.get("software", ()), name)
+        stacks |= dict.fromkeys(preset.get("software", ()), preset)
     return stacks

@@ -57,7 +57,7 @@ EAGER = {
     "squared_relu": "squared_relu/torch",
 }
 """Kernels of norms, rotary positions and activations with and without torch.compile, by the names
-of curves."""
+of curves; a preset that names another kernel keeps it (complex products are never fused)."""
 TASKS = ("", "pretrain", "sft")
 INTERLEAVED_CHUNKS = 2
 """Model chunks per stage of an interleaved run that does not print them: TorchTitan's choice
@@ -231,16 +231,31 @@ def _runs(plan: Mapping[str, Any]) -> list[str]:
     return [f"{n} x {layers}" if n > 1 else str(layers) for n, layers in told]
 
 
-def overlap_edits(row: Row) -> list[str]:
-    """What a row says of overlap and compilation, as edits of its framework preset."""
+def compiled_variants(variants: Mapping[str, str], compiled: bool) -> dict[str, str]:
+    """The kernels of a preset that torch.compile fuses, or leaves eager."""
+    kernels = FUSED if compiled else EAGER
+    return {
+        name: kernel
+        for name, kernel in kernels.items()
+        if variants.get(name, name) in (FUSED[name], EAGER[name])
+    }
+
+
+def overlap_edits(row: Row, variants: Mapping[str, str]) -> list[str]:
+    """What a row says of overlap and compilation, as edits of its framework preset.
+
+    `variants` are those of the preset.
+    """
     edits = []
-    for word in re.split(r"[+|]", row.get("overlap_class", "")):
+    words = re.split(r"[+|]", row.get("overlap_class", ""))
+    chunks = "fused" if "compiled" in words else "pipelined"
+    for word in words:
         if word in ("dp", "no-dp"):
             edits.append(f"framework.dp_overlap={str(word == 'dp').lower()}")
         elif word in ("tp", "no-tp"):
-            edits.append(f"framework.tp_overlap={'pipelined' if word == 'tp' else 'none'}")
+            edits.append(f"framework.tp_overlap={chunks if word == 'tp' else 'none'}")
         elif word in ("compiled", "eager"):
-            kernels = FUSED if word == "compiled" else EAGER
+            kernels = compiled_variants(variants, word == "compiled")
             edits.append(f"framework.parameters.compiled={int(word == 'compiled')}")
             edits += [f"framework.variants.{name}={kernel}" for name, kernel in kernels.items()]
     return edits

@@ -123,7 +123,7 @@ class _Cluster(Spec):
 
 _FRAMEWORK_CHOICES: dict[str, Any] = {
     "p2p": Literal["blocking", "in_turn", "overlap"],
-    "tp_overlap": Literal["none", "dgrad", "pipelined"],
+    "tp_overlap": Literal["none", "dgrad", "pipelined", "fused"],
     "recompute": Recompute,
     "overlap_multiprocessors": dict[str, dict[str, Annotated[int, Field(ge=0, le=4096)]]],
     "dispatchers": dict[Annotated[str, Field(pattern=r"^[0-9]{1,6}$")], Dispatcher],

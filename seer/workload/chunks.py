@@ -267,7 +267,7 @@ class ChunkWriter:
         """What a backward holds beside what was saved: a recomputed layer, gathered weights."""
         distinct = {kind for kind, _ in _runs(kinds)}
         rerun = max((self._rerun_bytes(self.layer(k)) for k in distinct), default=0.0)
-        if self._job.parallelism.zero < 3:
+        if self._job.parallelism.zero < 3 or self._job.gathers_once:
             return rerun
         weights = max((sum(self._layer_weights(k)) for k in distinct), default=0.0)
         return rerun + 2 * parameter_bytes(self._job) * weights  # and those of the prefetched one
@@ -281,7 +281,7 @@ class ChunkWriter:
 
     def _gather(self, program: Program, weights: tuple[float, float]) -> None:
         """Gather a layer's sharded parameters (ZeRO-3)."""
-        if self._job.parallelism.zero < 3:
+        if self._job.parallelism.zero < 3 or self._job.gathers_once:
             return
         each, gathered = parameter_bytes(self._job), 0.0
         over = shards(self._job, 3)
@@ -309,7 +309,8 @@ class ChunkWriter:
 
     def _reduce(self, program: Program, weights: tuple[float, float]) -> None:
         """Reduce a layer's gradients in every micro-batch (ZeRO-2 and 3)."""
-        if self._job.parallelism.zero < 2 or self._job.training.lora_rank:
+        plan = self._job.parallelism
+        if plan.zero < 2 or self._job.reduces_once or self._job.training.lora_rank:
             return  # adapters are small: their gradients are reduced at the end of the step
         each = self._job.framework.grad_reduce_bytes[self._job.training.storage]
         for group, count in zip(("shard", "edp"), weights, strict=True):
@@ -361,9 +362,14 @@ class ChunkWriter:
         """Adding a layer's gradients up, where that is a kernel of its own.
 
         Buffers of sharded collectives are filled in every micro-batch, not from the second on.
+        Where they are reduced once, every micro-batch reads and adds to a gradient in the type of
+        the reduction instead (torch/distributed/fsdp/_fully_shard/_fsdp_param.py,
+        `accumulate_unsharded_grad_if_needed`).
         """
         job = self._job
         per_parameter = job.framework.grad_accumulate_bytes.get(job.training.storage, 0.0)
+        if job.reduces_once:
+            per_parameter += job.framework.grad_reduce_bytes[job.training.storage]
         filled = job.framework.shard_buffers and job.parallelism.zero >= 2
         if per_parameter and (job.micro_batches > 1 or filled) and not job.training.lora_rank:
             weights = sum(self._layer_weights(kind))

@@ -142,7 +142,8 @@ def stage_parameters(job: Job, held_by: Sequence[Sequence[int]]) -> tuple[StageP
 
     Bytes per parameter come from the framework preset (`param_bytes`, `grad_bytes`,
     `optimizer_bytes` by precision); ZeRO 1, 2 and 3 cut optimizer states, gradients and parameters
-    (Rajbhandari et al. 2020, section 3).
+    (Rajbhandari et al. 2020, section 3). FSDP under a pipeline holds what it gathers and adds up
+    once a step beside its shards.
     """
     framework, precision = job.framework, job.training.storage
     counts, trained = virtual_stage_parameters(job), trained_parameters(job)
@@ -152,18 +153,22 @@ def stage_parameters(job: Job, held_by: Sequence[Sequence[int]]) -> tuple[StageP
         over_dense, over_expert = shards(job, level)
         return (dense / over_dense + expert / over_expert) * per_parameter
 
+    gathered = parameter_bytes(job) if job.gathers_once else 0.0
+    added_up = framework.grad_reduce_bytes[precision] if job.reduces_once else 0.0
     stages = []
     for chunks in held_by:
         dense, expert = (sum(counts[v][side] for v in chunks) for side in (0, 1))
         ours, experts = (sum(trained[v][side] for v in chunks) for side in (0, 1))
+        parameters = held(dense, expert, framework.param_bytes[precision], 3)
+        if "parameters" in job.training.offload:
+            parameters = 0.0
+        gradients = held(ours, experts, framework.grad_bytes[precision], 2)
         stages.append(
             StageParameters(
                 dense=dense,
                 expert=expert,
-                parameter_bytes=0.0
-                if "parameters" in job.training.offload
-                else held(dense, expert, framework.param_bytes[precision], 3),
-                gradient_bytes=held(ours, experts, framework.grad_bytes[precision], 2),
+                parameter_bytes=parameters + gathered * (dense + expert),
+                gradient_bytes=gradients + added_up * (ours + experts),
                 optimizer_bytes=held_here
                 * held(ours, experts, framework.optimizer_bytes[precision], 1),
             )

@@ -65,6 +65,7 @@ class PassWriter:
         self._storage = DType[job.training.storage]
         self._matrix = matrix_type(job.training.precision)
         self._overlap = job.framework.tp_overlap
+        self._chunked = self._overlap in ("pipelined", "fused")
         self._tp = job.parallelism.tp
         self._groups = groups
         self._variants = role_variants(job)
@@ -163,11 +164,14 @@ class PassWriter:
         """Input gradient, weight gradient and the collectives in front of the GEMM.
 
         Returns the position of the next item to handle. Order as in Megatron's
-        `LinearWithGradAccumulationAndAsyncCommunication.backward`.
+        `LinearWithGradAccumulationAndAsyncCommunication.backward`. "fused" leaves the collective of
+        the input gradient alone: it stands behind a sum over several products (gate and up;
+        queries, keys and values), which the pattern does not match (torch/_inductor/fx_passes/
+        micro_pipeline_tp.py, `_find_producer_matmul`).
         """
         op, values = items[position]
         gathers, collectives, following = _before_gemm(items, position)
-        overlap = self._overlap != "none" and weights
+        overlap = self._overlap in ("dgrad", "pipelined") and weights
         for gather in gathers if weights else []:
             row = self._row(*gather, Pass.wgrad)
             program.communicate(row, gather[0].group, beside=1 if overlap else 0)
@@ -257,7 +261,7 @@ class PassWriter:
         step = 1 if passes == Pass.forward else -1
         share, beside = 1.0, int(values.get("beside", 0))
         after_gemm = _is_gemm_beside(items, position, -1)
-        if self._overlap == "pipelined" and op.group == "tp":
+        if self._chunked and op.group == "tp":
             if op.kind == OperatorKind.all_gather and _is_gemm_beside(items, position, step):
                 beside = self._tp - 1  # the first chunk is local, the last needs all of it
             elif op.kind == OperatorKind.reduce_scatter and step == 1 and after_gemm:
@@ -268,14 +272,15 @@ class PassWriter:
         """A GEMM, in tp chunks of its rows where a collective is pipelined with it.
 
         Source: Transformer Engine user buffers, ring exchange (`CommOverlapP2P`): one chunk of the
-        gathered or scattered dimension per rank.
+        gathered or scattered dimension per rank; likewise PyTorch's fused_all_gather_matmul and
+        fused_matmul_reduce_scatter (torch/distributed/_symmetric_memory).
         """
         op, values = items[position]
-        gathered = self._overlap == "pipelined" and self._pipelined_with(
+        gathered = self._chunked and self._pipelined_with(
             items, position, OperatorKind.all_gather, -step, passes
         )
         scatter = None
-        if self._overlap == "pipelined" and passes == Pass.forward:
+        if self._chunked and passes == Pass.forward:
             scatter = self._pipelined_with(items, position, OperatorKind.reduce_scatter, 1, passes)
         if not gathered and not scatter:
             program.compute(self._row(op, values, passes))

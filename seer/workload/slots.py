@@ -89,7 +89,7 @@ def _crossed(plan: Plan, passes: Passes) -> Ints:
     """
     framework = plan.job.framework
     crossed = [np.zeros(0, np.int64)]
-    if framework.dp_overlap:
+    if framework.dp_overlap and not plan.job.reduces_once:
         has = np.array([len(b) > 0 for b in plan.step.gradients])
         crossed.append(passes.last_weights[:, has].ravel())
     if framework.param_gather_overlap:

@@ -86,7 +86,7 @@ def write_step(
 
     held_by = schedule.virtual_stage.tolist()
     groups = process_groups(job.parallelism)
-    places = {name: columns[name] for name in ("dp", "edp")}
+    places = {name: columns[name] for name in ("dp", "edp", "shard", "replicate")}
     pair = columns.get("pair")
     gradients = tuple(both(of, n, True) for of, n in zip(counts, layers, strict=True))
 
@@ -133,16 +133,23 @@ def _both(
     """Buckets of the dense and of the expert weights of a virtual stage.
 
     With ZeRO-2 and 3 gradients are reduced in every micro-batch instead, and with ZeRO-3 parameters
-    are gathered there too.
+    are gathered there too; but FSDP under a pipeline does it once a step.
     """
-    zero = min(job.parallelism.zero, 1) if job.training.lora_rank else job.parallelism.zero
-    done_elsewhere = zero >= 2 if backward else zero >= 3 or zero == 0
-    found = []
-    for name, parameters in zip(("dp", "edp"), counts, strict=True):
-        if done_elsewhere or groups[name].size == 1 or parameters == 0:
-            continue
-        found.append(_buckets(job, rows, groups[name], columns[name], parameters, layers, backward))
-    return tuple(found)
+    plan = job.parallelism
+    zero = min(plan.zero, 1) if job.training.lora_rank else plan.zero
+    reduced = zero >= 2 and not job.reduces_once
+    gathered = zero == 0 or (zero >= 3 and not job.gathers_once)
+    done_elsewhere = reduced if backward else gathered
+    dense, expert = counts
+    over = [("dp", dense), ("edp", expert)]
+    if job.reduces_once and plan.shard_group:  # HSDP: the shard, then its copies
+        copies = [("replicate", dense / plan.shard_group)] if backward else []
+        over = [("shard", dense), *copies, ("edp", expert)]
+    return tuple(
+        _buckets(job, rows, groups[name], columns[name], parameters, layers, backward)
+        for name, parameters in over
+        if not done_elsewhere and groups[name].size > 1 and parameters > 0
+    )
 
 
 def _buckets(
@@ -164,12 +171,14 @@ def _buckets(
     if not backward:
         kind, each = OperatorKind.all_gather, parameter_bytes(job)
     else:
-        sharded = job.parallelism.zero >= 1
+        sharded = job.parallelism.zero >= 1 and group.name != "replicate"
         kind = OperatorKind.reduce_scatter if sharded else OperatorKind.all_reduce
         each = job.framework.grad_reduce_bytes[precision]
     noun = "gradient" if backward else "parameter"
     owner = "expert " if group.name == "edp" else ""
-    sizes = np.array(bucket_sizes(job, parameters))
+    units = job.reduces_once  # FSDP: a layer is a unit
+    each_layer = [parameters / layers] * layers if units and layers else None
+    sizes = np.array(each_layer or bucket_sizes(job, parameters))
     row = {
         "name": f"{owner}{noun} {kind.name.replace('_', '-')}",
         "kind": int(kind),

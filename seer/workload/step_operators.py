@@ -117,7 +117,7 @@ def _reduce_gradients(plan: Plan, slots: Slots, logical: Logical, stage: int) ->
         for buckets in plan.step.gradients[v]:
             added = logical.add(buckets.work_id, stage, buckets.group)
             ready = np.full(len(buckets), stage_exit)
-            if plan.job.framework.dp_overlap:
+            if plan.job.framework.dp_overlap and not plan.job.reduces_once:
                 last = slots.passes.last_weights[stage, v]
                 layer_last = plan.segments[slots.segment[last]].layer_last
                 complete = layer_last[buckets.layer] if len(layer_last) else 0

@@ -7,6 +7,7 @@ import numpy as np
 from seer.errors import InfeasibleError
 from seer.graph import DType
 from seer.spec import Job
+from seer.workload.shapes import matrix_type
 
 
 def template_values(job: Job) -> dict[str, float]:
@@ -18,6 +19,7 @@ def template_values(job: Job) -> dict[str, float]:
             "micro_batch": training.micro_batch,
             "sequence": training.sequence_length,
             "dtype_bytes": DType[training.storage].size_bytes,
+            "matrix_bytes": matrix_type(training.precision).size_bytes,
             "routing_imbalance": imbalance(job),
             "hidden": model.hidden,
             "heads": model.heads,

@@ -8,7 +8,7 @@ from typing import Any
 from seer.readers import shipped
 from seer.readers.doors.arguments import Arguments, Foreign, unused_note
 from seer.readers.files import read_structured
-from seer.readers.published_words import EAGER, FUSED, uneven_stages
+from seer.readers.published_words import compiled_variants, uneven_stages
 from seer.readers.specs import read_model
 
 FRAMEWORK = "torchtitan"
@@ -53,7 +53,7 @@ def torchtitan_job(config: Mapping[str, Any], where: str, gpus: int | None) -> F
     sections = {name: _section(config, name, where) for name in _SECTIONS}
     plan, world = _parallelism(sections["parallelism"], gpus, notes)
     job: dict[str, Any] = {
-        "training": _training(sections, plan, world, notes),
+        "training": _training(sections, plan, world, notes, _of_2024(config)),
         "parallelism": plan,
         "framework": _framework(sections, plan),
     }
@@ -74,6 +74,12 @@ def torchtitan_job(config: Mapping[str, Any], where: str, gpus: int | None) -> F
 _SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "compile", "float8")
 _OLDER = {"parallelism": ("training", "experimental"), "compile": ()}
 """Where earlier versions kept the keys of a section (torchtitan/config_manager.py, 2024)."""
+
+
+def _of_2024(config: Mapping[str, Any]) -> bool:
+    """Whether the pipeline stands among the experiments, as it did until 2025."""
+    section = config.get("experimental")
+    return isinstance(section, Mapping) and "pipeline_parallel_degree" in section
 
 
 def _section(config: Mapping[str, Any], name: str, where: str) -> Arguments:
@@ -138,7 +144,11 @@ def _schedule(args: Arguments, notes: list[str]) -> dict[str, Any]:
 
 
 def _training(
-    sections: Mapping[str, Arguments], plan: dict[str, Any], world: int | None, notes: list[str]
+    sections: Mapping[str, Arguments],
+    plan: dict[str, Any],
+    world: int | None,
+    notes: list[str],
+    by_stages: bool,
 ) -> dict[str, Any]:
     """Batches in sequences; under a pipeline the local batch is cut into micro-batches."""
     args, pipeline = sections["training"], sections["parallelism"]
@@ -152,7 +162,7 @@ def _training(
         local = args.whole("local_batch_size", "batch_size", default=8, least=1)
         micro = local
         if plan["pp"] > 1:
-            micro = pipeline.whole("pipeline_parallel_microbatch_size", default=1, least=1)
+            micro = _micro_batch(pipeline, plan, local, by_stages)
     training: dict[str, Any] = {
         "sequence_length": length,
         "micro_batch": micro,
@@ -169,6 +179,23 @@ def _training(
         # FSDP2's CPUOffloadPolicy: sharded parameters, gradients and states live on the host
         training["offload"] = ["optimizer", *(["parameters"] if plan.get("zero") == 3 else [])]
     return training | _recompute(sections["activation_checkpoint"], notes)
+
+
+def _micro_batch(args: Arguments, plan: Mapping[str, Any], local: int, by_stages: bool) -> int:
+    """Sequences of a micro-batch under a pipeline.
+
+    Stated, or 1; until 2025 a number of micro-batches was, or as many as there are stages
+    (build_pipeline_schedule in torchtitan/parallelisms/pipelining_utils.py).
+    """
+    pieces = args.whole("pipeline_parallel_microbatches", default=0, least=0)
+    if by_stages and not pieces:
+        pieces = plan["pp"] * plan["vpp"]
+    if pieces and local % pieces:
+        why = f"the local batch of {local} cannot be cut into {pieces} micro-batches"
+        raise args.fault(("pipeline_parallel_microbatches",), pieces, why)
+    if pieces:
+        return local // pieces
+    return args.whole("pipeline_parallel_microbatch_size", default=1, least=1)
 
 
 def _precision(sections: Mapping[str, Arguments]) -> str:
@@ -198,9 +225,9 @@ def _framework(sections: Mapping[str, Arguments], plan: Mapping[str, Any]) -> di
     preset: dict[str, Any] = read_structured(shipped.find("frameworks", FRAMEWORK))
     compiled = sections["compile"].switch("enable") or sections["training"].switch("compile")
     preset["parameters"] |= {"compiled": int(compiled)}
-    preset["variants"] |= FUSED if compiled else EAGER
+    preset["variants"] |= compiled_variants(preset["variants"], compiled)
     if sections["parallelism"].switch("enable_async_tensor_parallel") and plan["tp"] > 1:
-        preset["tp_overlap"] = "pipelined"
+        preset["tp_overlap"] = "fused"
     reduce = sections["training"].text("mixed_precision_reduce")
     if reduce == "bfloat16":
         preset["grad_reduce_bytes"] = dict.fromkeys(preset["grad_reduce_bytes"], 2)
