@@ -50,6 +50,13 @@ def test_every_shipped_recipe_has_a_source_and_edits_that_a_job_takes() -> None:
         assert read_job(spec, recipe.edits)
 
 
+def test_a_dense_run_of_automodel_recomputes_and_takes_the_attention_of_pytorch() -> None:
+    row = {"software": "NeMo AutoModel (PyTorch, TE, DeepEP)", "model": "llama3-70b"}
+    edits = recipe_edits(row, [])
+    assert {"training.recompute=full", "framework.variants.flash=flash2"} < set(edits)
+    assert not recipe_edits(row | {"model": "gpt-oss-20b"}, [])
+
+
 TITAN = {
     "software": "TorchTitan 2024-12, torch nightly 2024-12-23",
     "n_gpus": "512",
