@@ -305,7 +305,7 @@ class FrameworkSpec:
     overlap_multiprocessors : mapping of recipe to (mapping of GEMM and pass to int)
         With "pipelined", how many multiprocessors the collective beside a GEMM holds ("qkv_dgrad",
         "qkv_wgrad", "fc1_dgrad", "fc1_wgrad", "proj_forward", "fc2_forward"). A recipe is named
-        "hidden x tp" ("8192x4"); "default" answers for all others.
+        "hidden x tp" ("8192x4", quantised "8192x4-fp8"); "default" answers for all others.
     shard_buffers : bool
         With sharded parameters, collectives have buffers of their own, parameter by parameter:
         gathered parameters are copied out and gradients in, in every micro-batch (FSDP2).

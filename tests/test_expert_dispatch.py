@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from seer.cost import price
 from seer.forecast import forecast, lay_out
-from seer.readers import read_job, read_layer_template
+from seer.graph import DType, OperatorKind
+from seer.readers import read_calibration, read_job, read_layer_template
 from seer.spec import Job
 from seer.workload import SCHEDULES, Slot
 
@@ -82,6 +84,10 @@ def test_limits_and_biases_of_experts_cost_the_traffic_of_their_operators() -> N
     rows = 1024 * 4
     hbm, _ = work_named(limited, "expert clamp forward")
     assert hbm.tolist() == [16.0 * rows * 512]  # two limits and a concatenation of both halves
+    hbm, _ = work_named(limited, "expert clamp backward")
+    # one comparison (2 + 1 bytes), or two and their conjunction (2 (2 + 1) + 3); each half selects
+    # (1 + 2 + 2); the halves are concatenated (2 x 4)
+    assert hbm.tolist() == [(3 + 9 + 2 * 5 + 8) * rows * 512]
     hbm, _ = work_named(limited, "expert bias forward")
     assert hbm.tolist() == [12.0 * rows * 1024]  # product with probabilities, sum, concatenation
     assert work_named(plain, "expert clamp forward")[0].size == 0
@@ -131,6 +137,67 @@ def test_fused_experts_run_neither_activation_nor_limits_as_operators_in_quantis
         assert work_named(fused, name)[0].size == 0
     bf16 = job(8, *edits, activation="clamped_swiglu")
     assert work_named(bf16, "expert clamp forward")[0].size == 1
+
+
+def test_attention_computes_in_the_type_of_the_gemms_only_where_the_stack_narrows_it() -> None:
+    def types(*edits: str) -> set[str]:
+        work = lay_out(job(8, *edits), read_layer_template("transformer")).work
+        kind = int(OperatorKind.attention)
+        return {DType(work.dtype[i]).name for i in np.flatnonzero(work.kind == kind)}
+
+    narrow = "framework.parameters.fp8_attention=1"
+    assert types("training.precision=mxfp8") == {"bf16"}
+    assert types("training.precision=mxfp8", narrow) == {"mxfp8"}
+    assert types(narrow) == {"bf16"}
+
+
+def held_job(*edits: str, multiprocessors: int = 100) -> Job:
+    """A job whose experts lie on two nodes; a dispatch kernel holds 20 multiprocessors."""
+    edits = ("parallelism.dispatcher=deepep", *edits)
+    found = job(16, "framework.parameters.dispatch_multiprocessors=20", *edits)
+    device = replace(found.cluster.device, multiprocessors=multiprocessors)
+    return replace(found, cluster=replace(found.cluster, device=device))
+
+
+def test_dispatch_beside_compute_costs_compute_the_share_that_its_kernel_holds() -> None:
+    calibration = read_calibration("h100-sxm")
+    planned = lay_out(held_job(), read_layer_template("transformer"))
+    work, cluster = planned.work, held_job().cluster
+    time_s = dict(zip(work.name, price(work, calibration, cluster).time_s.tolist(), strict=True))
+    for name in ("dispatch forward", "combine forward", "dispatch backward", "combine backward"):
+        assert time_s[f"{name}: multiprocessors held"] == pytest.approx(0.2 * time_s[name])
+
+
+def test_nothing_is_held_where_nothing_runs_beside_or_the_device_does_not_say() -> None:
+    apart = held_job("framework.ep_overlap=never", "parallelism.schedule=1f1b")
+    sorted_ = held_job("parallelism.dispatcher=alltoall")
+    for found in (apart, sorted_, held_job(multiprocessors=0)):
+        work = lay_out(found, read_layer_template("transformer")).work
+        assert not [name for name in work.name if "held" in name]
+
+
+def test_what_a_dispatch_holds_stands_on_the_compute_stream_and_no_operator_waits_for_it() -> None:
+    planned = lay_out(held_job(), read_layer_template("transformer"))
+    held = [i for i, name in enumerate(planned.work.name) if "held" in name]
+    (both,) = [s for s in planned.segments if np.isin(held, s.work_id).any()]
+    at = np.flatnonzero(np.isin(both.work_id, held))
+    assert len(at) == 4 * 4  # layers x (dispatch and combine, forward and backward)
+    assert not both.stream[at].any()
+    assert not np.isin(at, both.before).any()
+    assert not np.isin(at, both.after).any()
+    beside = [planned.work.name[i] for i in both.work_id[at - 1]]
+    assert all(name.split()[0] in ("dispatch", "combine") for name in beside)
+
+
+def test_accumulation_in_sixteen_bits_reads_what_it_adds_to() -> None:
+    def moved(*edits: str) -> float:
+        hbm, _ = work_named(job(8, *edits), "qkv wgrad")
+        return float(hbm[0])
+
+    elements = 3 * 1024 * 1024
+    none = moved("framework.grad_accumulate_bytes.bf16=6")
+    assert moved() - none == (4 + 4 - 2) * elements
+    assert moved("framework.grad_bytes.bf16=2") - none == 2 * elements
 
 
 def test_a_concentration_of_rotary_positions_runs_them_unfused() -> None:

@@ -22,24 +22,28 @@ def test_a_run_gets_the_edits_of_its_stack_model_and_gpu_with_a_note() -> None:
     assert "parallelism.dispatcher=alltoall" in edits
     assert "training.recompute=selective" in edits
     assert all(note.startswith("by the published recipe: ") for note in notes)
-    assert len(notes) == 2
+    assert len(notes) == 3
 
 
 def test_a_run_of_another_model_gpu_precision_or_release_gets_none() -> None:
+    narrow = ["framework.grad_bytes.bf16=2", "framework.grad_reduce_bytes.bf16=2"]
     for change in ({"model": "llama3-8b"}, {"software": "Megatron-Bridge, NeMo container 25.09"}):
-        assert recipe_edits(GPT_OSS | change, []) == []
+        assert recipe_edits(GPT_OSS | change, []) == narrow  # the vendor's for every model
+    assert recipe_edits(GPT_OSS | {"software": "DeepSpeed"}, []) == []
     assert "training.recompute=selective" not in recipe_edits(GPT_OSS | {"gpu_class": "gb300"}, [])
     late = {"software": "Megatron-Bridge, NeMo container 26.08"}
-    assert recipe_edits(GPT_OSS | late, []) == []
+    assert recipe_edits(GPT_OSS | late, []) == narrow
     hidden = recipe_edits(GPT_OSS | late | {"precision_class": "mxfp8"}, [])
-    assert hidden == ["parallelism.schedule=combined-1f1b"]
+    assert hidden[:2] == narrow
+    assert hidden[2] == "parallelism.schedule=combined-1f1b"
+    assert "framework.parameters.fp8_attention=1" in hidden
 
 
 def test_recomputation_that_a_row_states_is_not_overruled() -> None:
     notes: list[str] = []
     edits = recipe_edits(GPT_OSS | {"recompute_class": "none"}, notes)
     assert not [edit for edit in edits if edit.startswith("training.recompute")]
-    assert len(notes) == 1
+    assert len(notes) == 2
 
 
 def test_every_shipped_recipe_has_a_source_and_edits_that_a_job_takes() -> None:

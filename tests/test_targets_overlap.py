@@ -165,6 +165,7 @@ def test_a_pipelined_scatter_leaves_the_last_chunk_exposed(compute: float, talk:
     ("multiprocessors", "tp", "overlap", "left"),
     [
         (100, 2, "pipelined", 0.8),  # the recipe "64x2" holds 20
+        (100, 8, "pipelined", 0.5),  # "64x8-fp8" is for quantised types alone
         (100, 4, "pipelined", 0.5),  # "default" holds 50
         (0, 2, "pipelined", 1.0),  # a device that does not say how many it has
         (100, 2, "none", 1.0),
@@ -173,7 +174,7 @@ def test_a_pipelined_scatter_leaves_the_last_chunk_exposed(compute: float, talk:
 def test_a_product_has_the_multiprocessors_that_the_collective_beside_it_leaves(
     multiprocessors: int, tp: int, overlap: str, left: float
 ) -> None:
-    held = {"64x2": {"fc1_dgrad": 20}, "default": {"fc1_dgrad": 50}}
+    held = {"64x2": {"fc1_dgrad": 20}, "default": {"fc1_dgrad": 50}, "64x8-fp8": {"fc1_dgrad": 1}}
     framework = {"tp_overlap": overlap, "overlap_multiprocessors": held}
     job = jobs.job(tp=tp, sequence_parallel=True, micro_batches=1, framework=framework)
     device = replace(job.cluster.device, multiprocessors=multiprocessors)

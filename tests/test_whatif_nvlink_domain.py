@@ -37,7 +37,8 @@ def test_experts_gain_much_and_a_dense_model_little_and_forward_gains_more() -> 
 
 
 def test_nothing_but_the_domain_changes() -> None:
-    job = read_job(EXPERTS)
+    # what a dispatch kernel holds beside compute goes with its duration, so with the domain
+    job = read_job(EXPERTS, ("framework.parameters.dispatch_multiprocessors=0",))
     small, large = compare_domains(job, (8, 64))
     before, after = small.step.job, large.step.job
     assert after.cluster.device is before.cluster.device

@@ -1,6 +1,6 @@
 """Measured times and the curves fitted to them."""
 
-from seer.calibration.accumulate import ACCUMULATE_BYTES, AccumulateShare
+from seer.calibration.accumulate import ACCUMULATES, AccumulateShare
 from seer.calibration.attention import AttentionCurve, BackwardRatio
 from seer.calibration.calibration import FAMILIES, SCHEMA, Calibration, Curve, KernelRatio
 from seer.calibration.collective import CollectiveCurve
@@ -13,7 +13,7 @@ from seer.calibration.memory import MemoryCurve
 from seer.calibration.polynomial import PolynomialCurve
 
 __all__ = [
-    "ACCUMULATE_BYTES",
+    "ACCUMULATES",
     "FAMILIES",
     "SCHEMA",
     "AccumulateShare",

@@ -1,4 +1,4 @@
-"""What adding to an fp32 gradient costs a weight-gradient GEMM."""
+"""What adding to a gradient buffer costs a weight-gradient GEMM."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from seer.calibration.estimate import CurveInfo
 ACCUMULATE_BYTES = 6.0
 """More traffic per element of C += A B in fp32 (read 4, write 4) than of C = A B in 16 bits (2)."""
 
+ACCUMULATES = {"fp32_accumulate": ACCUMULATE_BYTES, "16bit_accumulate": 2.0}
+"""Variants of a weight-gradient GEMM that adds to a buffer: the same for either width of it."""
+
 
 @dataclass(frozen=True)
 class AccumulateShare:
-    """C += A B in fp32 takes longer than C = A B by a share of its extra memory traffic.
+    """C += A B takes longer than C = A B by a share of its extra memory traffic.
 
     Attributes
     ----------
@@ -32,9 +35,9 @@ class AccumulateShare:
     measured_on: str
     info: CurveInfo
 
-    def extra_s(self, elements: NDArray[np.float64], hbm_bytes_per_s: float) -> NDArray[np.float64]:
-        """Seconds to add to a GEMM of `elements` = m n batch outputs."""
-        return self.exposed_share * ACCUMULATE_BYTES * elements / hbm_bytes_per_s
+    def extra_s(self, moved: NDArray[np.float64], hbm_bytes_per_s: float) -> NDArray[np.float64]:
+        """Seconds to add to GEMMs that move so many bytes more (`ACCUMULATES`, m n batch times)."""
+        return self.exposed_share * moved / hbm_bytes_per_s
 
     def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
         """There are no single points behind a share."""

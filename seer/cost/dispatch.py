@@ -8,10 +8,7 @@ from seer.calibration import Calibration, Estimate, LawCurve
 from seer.cluster import Cluster
 from seer.cost.pricing import Rows, Sheet
 from seer.cost.tiers import find_way
-from seer.graph import OperatorKind, Origin, WorkTable
-
-PLAIN = "alltoall"
-"""The variant of a dispatch that sends every copy of a token: an all-to-all."""
+from seer.graph import PLAIN_DISPATCH, OperatorKind, Origin, WorkTable
 
 HIDDEN, TOP_K, EXPERTS, SMS = 7168.0, 8.0, 256.0, 20.0
 """The layer that a message is taken to belong to (DeepSeek-V3, with the 20 multiprocessors that its
@@ -62,7 +59,7 @@ def _answers(curve: LawCurve, work: WorkTable, rows: Rows, cluster: Cluster) -> 
     low, high = curve.info.domain["ranks"]
     nodes = int(curve.key["n_nodes"])
     ranks = work.group_ranks[rows]
-    plain = np.array([work.variant[i] == PLAIN for i in rows.tolist()], bool)
+    plain = np.array([work.variant[i] == PLAIN_DISPATCH for i in rows.tolist()], bool)
     fits = (work.kind[rows] == OperatorKind[curve.kind]) & (work.group_nodes[rows] == nodes)
     if nodes > 1 and fits.any():
         fits &= [_as_measured(work, i, cluster) for i in rows.tolist()]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.calibration import (
-    ACCUMULATE_BYTES,
+    ACCUMULATES,
     AccumulateShare,
     Calibration,
     Estimate,
@@ -25,9 +25,6 @@ Indexed = list[tuple[int, GemmCurve]]
 _PLAIN = ("", "linear")
 _GROUPED = "grouped"
 _BATCHED = ("qk_bmm", "pv_bmm")
-
-
-_ACCUMULATES = "/fp32_accumulate"
 
 
 def price_gemms(
@@ -70,7 +67,7 @@ def price_gemms(
 
 def _price_named(work: WorkTable, rows: Rows, curves: Indexed, sheet: Sheet) -> Rows:
     """Fill rows whose variant names a software stack, or `stack/variant`; returns the rows left."""
-    names = np.array([work.variant[i].removesuffix(_ACCUMULATES) for i in rows.tolist()], object)
+    names = np.array([_split(work.variant[i])[0] for i in rows.tolist()], object)
     left = np.ones(len(rows), bool)
     for index, curve in curves:
         own = [f"{curve.stack}/{curve.variant}", *[curve.stack] * (curve.variant in _PLAIN)]
@@ -123,21 +120,28 @@ def _price_preferred(
 def _add_accumulation(
     work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
 ) -> None:
-    """Weight gradients that add to an fp32 buffer: the part of its traffic that shows."""
-    adds = np.array([f"/{work.variant[i]}".endswith(_ACCUMULATES) for i in rows.tolist()], bool)
+    """Weight gradients that add to a buffer: the part of its traffic that shows."""
+    more = np.array([_split(work.variant[i])[1] for i in rows.tolist()])
     # A curve of weight gradients was measured with what it adds to.
     whole = [i for i, c in enumerate(calibration.curves) if getattr(c, "train_pass", "") == "wgrad"]
-    mine = rows[adds & ~np.isin(sheet.curve[rows], whole)]
+    adds = (more > 0.0) & ~np.isin(sheet.curve[rows], whole)
+    mine = rows[adds]
     if not len(mine):
         return
     elements = work.m[mine].astype(np.float64) * work.n[mine] * np.maximum(work.batch[mine], 1)
-    bandwidth = cluster.device.hbm_bytes_per_s
+    moved, bandwidth = more[adds] * elements, cluster.device.hbm_bytes_per_s
     shares = [c for c in calibration.curves if isinstance(c, AccumulateShare)]
     if shares:
-        sheet.time_s[mine] += shares[0].extra_s(elements, bandwidth)
+        sheet.time_s[mine] += shares[0].extra_s(moved, bandwidth)
         return
-    sheet.time_s[mine] += ACCUMULATE_BYTES * elements / bandwidth
-    sheet.note("fp32 gradient accumulation was not measured: all of its traffic is taken to show")
+    sheet.time_s[mine] += moved / bandwidth
+    sheet.note("gradient accumulation was not measured: all of its traffic is taken to show")
+
+
+def _split(variant: str) -> tuple[str, float]:
+    """The stack that a variant names, and the bytes per element that its accumulation adds."""
+    stack, _, last = variant.rpartition("/")
+    return (stack or variant, ACCUMULATES[last]) if last in ACCUMULATES else (variant, 0.0)
 
 
 def _named(curves: Indexed, variants: tuple[str, ...], sheet: Sheet) -> Indexed:

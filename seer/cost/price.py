@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.calibration import Calibration, MemoryCurve, PolynomialCurve
+from seer.calibration import Calibration, Estimate, MemoryCurve, PolynomialCurve
 from seer.cluster import Cluster
 from seer.cost.attention import price_attention
 from seer.cost.collectives import communication_bound_s, price_communication
@@ -60,6 +62,7 @@ def price(work: WorkTable, calibration: Calibration, cluster: Cluster) -> Pricin
     )
     if any(isinstance(curve, PolynomialCurve) for curve in calibration.curves):
         price_polynomial(work, np.flatnonzero(np.isnan(sheet.time_s)), calibration, sheet)
+    _price_held(work, calibration, cluster, sheet)
     for kinds, room in _ROOMS:
         rows = np.flatnonzero(np.isnan(sheet.time_s) & np.isin(work.kind, kinds))
         if len(rows):
@@ -106,6 +109,21 @@ def _other_peak(
         f"products and attention, measured at a peak of {measured / 1e12:,.0f} TFLOP/s, are those "
         f"of {nominal / 1e12:,.0f} in the ratio of the peaks"
     )
+
+
+def _price_held(work: WorkTable, calibration: Calibration, cluster: Cluster, sheet: Sheet) -> None:
+    """Compute time lost beside a dispatch or combine kernel: the share of it that it holds."""
+    names = (OperatorKind.dispatch.name, OperatorKind.combine.name)
+    memory = np.flatnonzero(np.isnan(sheet.time_s) & (work.kind == OperatorKind.memory))
+    rows = np.array([i for i in memory.tolist() if work.variant[i] in names], np.int64)
+    if not len(rows):
+        return
+    kernel = work.take(rows)
+    kind = np.array([OperatorKind[name] for name in kernel.variant], np.int8)
+    kernel = replace(kernel, kind=kind, variant=("",) * len(rows))
+    own = Sheet.blank(len(rows))
+    _price_communication(kernel, calibration, cluster, own)
+    sheet.fill(rows, Estimate(own.time_s * kernel.sm_share, own.origin, own.spread), own.curve)
 
 
 def _price_communication(

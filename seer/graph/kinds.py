@@ -40,6 +40,9 @@ COLLECTIVES = frozenset(
     }
 )
 COMMUNICATION = COLLECTIVES | {OperatorKind.send_recv}
+PLAIN_DISPATCH = "alltoall"
+"""The variant of a dispatch or combine that sends every copy of a token: an all-to-all."""
+
 GEMMS = (OperatorKind.gemm, OperatorKind.grouped_gemm)
 MATRIX = (*GEMMS, OperatorKind.attention)
 """What runs on the tensor cores, at the clock that a power-limited device can sustain."""

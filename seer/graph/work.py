@@ -70,7 +70,8 @@ class WorkTable:
         this share of the node's.
     sm_share : float64
         Share of the multiprocessors that a kernel is launched on: communication beside it holds
-        the others.
+        the others. Of a memory row with the variant "dispatch" or "combine": the share that this
+        kernel holds, whose time compute beside it loses.
     measured_s : float64
         A duration that is known already (from a trace or a template), else NaN. Seconds.
     span : tuple of Span or None

@@ -14,7 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from seer.calibration import ACCUMULATE_BYTES
+from seer.calibration import ACCUMULATES
 from seer.graph import COMMUNICATION, GEMMS, DType, OperatorKind, Pass
 from seer.graph.template import TemplateOperator
 from seer.spec import Job
@@ -22,7 +22,8 @@ from seer.workload.groups import communication_columns
 from seer.workload.program import Program, Rows
 from seer.workload.recompute import PER_OP, Item, Items, is_part, recomputed_module, run_again
 from seer.workload.shapes import (
-    accumulates_in_gemm,
+    accumulation,
+    attention_type,
     matrix_type,
     role_variants,
     shape_columns,
@@ -64,12 +65,13 @@ class PassWriter:
         self._rows = rows
         self._storage = DType[job.training.storage]
         self._matrix = matrix_type(job.training.precision)
+        self._attention = attention_type(job)
         self._overlap = job.framework.tp_overlap
         self._chunked = self._overlap in ("pipelined", "fused")
         self._tp = job.parallelism.tp
         self._groups = groups
         self._variants = role_variants(job)
-        self._accumulates = accumulates_in_gemm(job)
+        self._accumulates = accumulation(job)
         self._lora_rank = job.training.lora_rank
 
     def forward(
@@ -317,22 +319,26 @@ class PassWriter:
         narrow = _has_weight(op, values) and not values.get("precise")
         variant = self._variants.get(op.variant, op.variant)
         if passes == Pass.wgrad and self._accumulates:
-            variant = "fp32_accumulate"
+            variant = self._accumulates
         plain = op.kind == OperatorKind.gemm and not op.variant
         stack = self._variants.get("gemm", "") if plain else ""
         kernel = f"{stack}/{variant}" if stack and variant else stack or variant
         row: dict[str, Any] = {
             "name": name,
             "kind": int(op.kind),
-            "dtype": int(self._matrix if narrow else self._storage),
+            "dtype": int(self._matrix if narrow else self._core_type(op)),
             "train_pass": int(passes),
             "variant": kernel,
         }
         row |= shape_columns(op.kind, values, passes, self._storage.size_bytes)
         row["sm_share"] = values.get(f"{passes.name}_sm_share", 1.0)
-        if variant == "fp32_accumulate":
-            row["hbm_bytes"] += ACCUMULATE_BYTES * row["batch"] * row["m"] * row["n"]
+        if variant in ACCUMULATES:
+            row["hbm_bytes"] += ACCUMULATES[variant] * row["batch"] * row["m"] * row["n"]
         return self._rows.id_of(row)
+
+    def _core_type(self, op: TemplateOperator) -> DType:
+        """Type of an operator without a weight."""
+        return self._attention if op.kind == OperatorKind.attention else self._storage
 
     def _communication_row(
         self,

@@ -33,6 +33,7 @@ from seer.workload.program import RowKey, Rows
 from seer.workload.schedules import SCHEDULES, Costs, Schedule, Slot
 from seer.workload.segments import Segment, overlap_segments
 from seer.workload.step import StepRows, ends_of, write_step
+from seer.workload.values import dispatch_share
 
 
 @dataclass(frozen=True)
@@ -269,7 +270,8 @@ class _Library:
         for written in (self._written[forward], self._written[backward]):
             work_id = rows.merge(written.rows)[written.segment.work_id]
             halves.append(replace(written.segment, work_id=work_id))
-        return Written(overlap_segments(halves[0], halves[1], rows), rows)
+        held = dispatch_share(self._job)
+        return Written(overlap_segments(halves[0], halves[1], rows, held), rows)
 
 
 def _transfer_rows(job: Job, rows: Rows, pair: Mapping[str, Any] | None) -> NDArray[np.int32]:

@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.graph import GraphBuilder, OperatorGraph, OperatorKind, WorkTable
+from seer.graph import PLAIN_DISPATCH, GraphBuilder, OperatorGraph, OperatorKind, WorkTable
 from seer.workload.groups import COMPUTE, STREAMS
 from seer.workload.program import Program, Rows, pairs
 
@@ -138,20 +138,27 @@ def write_segment(
     )
 
 
-def overlap_segments(forward: Segment, backward: Segment, rows: Rows) -> Segment:
+def overlap_segments(
+    forward: Segment, backward: Segment, rows: Rows, held_share: float = 0.0
+) -> Segment:
     """A forward and a backward of two micro-batches as one segment (DualPipe).
 
     Operators keep their order within each half. A half is cut into blocks behind its
     communication, and the blocks of both halves take turns, so that one half computes while the
     other communicates. Source: DeepSeek-V3 report, section 3.2.1 and figure 4.
+
+    `held_share` of the multiprocessors belong to a dispatch or combine kernel while it runs: beside
+    it stands the compute time that this costs.
     """
     halves = [forward, backward]
+    held = _held_rows(np.concatenate([h.work_id[1:-1] for h in halves]), rows, held_share)
     progress = np.concatenate([_block_progress(half.stream[1:-1]) for half in halves])
     half = np.repeat([0, 1], [len(h) - 2 for h in halves])  # without the joins
     order = np.lexsort((half, progress))
     place = np.empty(len(order), np.int64)
-    place[order] = np.arange(1, len(order) + 1)
-    size = len(order) + 2
+    width = 1 + (held[order] >= 0)
+    place[order] = 1 + np.cumsum(width) - width
+    size = int(width.sum()) + 2
     places = [np.concatenate([[0], place[half == number], [size - 1]]) for number in (0, 1)]
     join = join_row(rows)
     work, stream, layer = np.full(size, join), np.full(size, COMPUTE), np.full(size, -1)
@@ -161,6 +168,8 @@ def overlap_segments(forward: Segment, backward: Segment, rows: Rows) -> Segment
         stream[at[1:-1]] = segment.stream[1:-1]
         layer[at[1:-1]] = segment.layer[1:-1]
         pairs.append(np.stack([at[segment.before], at[segment.after]], axis=1))
+    beside = place[held >= 0]
+    work[beside + 1], layer[beside + 1] = held[held >= 0], layer[beside]
     before, after = _in_order(np.concatenate(pairs))
     return Segment(
         name=f"{forward.name} with {backward.name}",
@@ -174,6 +183,22 @@ def overlap_segments(forward: Segment, backward: Segment, rows: Rows) -> Segment
         alloc_bytes=forward.alloc_bytes + backward.alloc_bytes,
         free_bytes=forward.free_bytes + backward.free_bytes,
     )
+
+
+def _held_rows(work: NDArray[np.int32], rows: Rows, share: float) -> NDArray[np.int64]:
+    """For each fused dispatch or combine, the row of what its multiprocessors would have computed.
+
+    -1 for other operators. int64[n].
+    """
+    held = np.full(len(work), -1, np.int64)
+    kinds = {int(kind): kind.name for kind in (OperatorKind.dispatch, OperatorKind.combine)}
+    for i in np.unique(work).tolist() if share else ():
+        row = rows.rows[i]
+        if row.get("kind") in kinds and row.get("variant") != PLAIN_DISPATCH:
+            name = f"{row['name']}: multiprocessors held"
+            changed = {"kind": int(OperatorKind.memory), "variant": kinds[row["kind"]]}
+            held[work == i] = rows.id_of({**row, **changed, "name": name, "sm_share": share})
+    return held
 
 
 def _block_progress(stream: NDArray[np.int8]) -> NDArray[np.float64]:

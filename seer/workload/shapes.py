@@ -25,14 +25,25 @@ def matrix_type(precision: str) -> DType:
     return MATRIX_TYPES.get(precision) or DType[precision]
 
 
-def accumulates_in_gemm(job: Job) -> bool:
-    """Whether the weight-gradient GEMM itself adds to a gradient buffer in fp32."""
+def attention_type(job: Job) -> DType:
+    """Type that fused attention computes in: the storage type, unless the stack narrows it too.
+
+    `fp8_dot_product_attention` of Transformer Engine's recipes: the products of attention run in
+    the type of the layers' GEMMs.
+    """
+    training = job.training
+    if job.framework.parameters.get("fp8_attention"):
+        return matrix_type(training.precision)
+    return DType[training.storage]
+
+
+def accumulation(job: Job) -> str:
+    """The variant of weight-gradient GEMMs that themselves add to a gradient buffer, "" if none."""
     framework, precision = job.framework, job.training.storage
-    return (
-        framework.grad_bytes.get(precision) == 4.0
-        and framework.grad_accumulate_bytes.get(precision, 0.0) == 0.0
-        and precision != "fp32"
-    )
+    if framework.grad_accumulate_bytes.get(precision, 0.0) or precision == "fp32":
+        return ""
+    widths = {4.0: "fp32_accumulate", 2.0: "16bit_accumulate"}
+    return widths.get(framework.grad_bytes.get(precision, 0.0), "")
 
 
 def unfused_rope(job: Job) -> bool:

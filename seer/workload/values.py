@@ -53,6 +53,7 @@ def template_values(job: Job) -> dict[str, float]:
             "sequence_parallel": float(parallelism.sequence_parallel),
             "weighted_activation": 0.0,
             "eager_permutation": 0.0,
+            "fp8_attention": 0.0,
         }
         | dict(job.framework.parameters)
         | {"fused_experts": fused_experts(job), "expert_padding": expert_padding(job)}
@@ -72,8 +73,24 @@ def overlapped_shares(job: Job) -> dict[str, float]:
         return {}
     recipes = framework.overlap_multiprocessors
     name = f"{job.model.hidden}x{parallelism.tp}"
-    held = recipes.get(name, recipes.get("default", {}))
+    names = (f"{name}-fp8", name, "default") if _is_quantised(job) else (name, "default")
+    held = next((recipes[name] for name in names if name in recipes), {})
     return {f"{role}_share": max(1.0 - count / total, 1.0 / total) for role, count in held.items()}
+
+
+def _is_quantised(job: Job) -> bool:
+    """Whether the layers' GEMMs compute in a type of eight bits or less."""
+    return job.training.precision not in ("bf16", "fp16", "fp32")
+
+
+def dispatch_share(job: Job) -> float:
+    """Share of the multiprocessors that a fused dispatch or combine kernel holds while it runs.
+
+    0 where the framework or the device does not state its number.
+    """
+    total = job.cluster.device.multiprocessors
+    held = job.framework.parameters.get("dispatch_multiprocessors", 0.0)
+    return min(held / total, 1.0) if total else 0.0
 
 
 def fused_experts(job: Job) -> float:
@@ -87,8 +104,7 @@ def expert_padding(job: Job) -> float:
 
     Copies of their own follow an all-to-all; fused dispatch and fused experts leave none.
     """
-    plain = job.training.precision in ("bf16", "fp16", "fp32")
-    if plain or fused_experts(job) or dispatcher(job) != "alltoall":
+    if not _is_quantised(job) or fused_experts(job) or dispatcher(job) != "alltoall":
         return 0.0
     return job.framework.parameters.get("expert_padding", 0.0)
 
