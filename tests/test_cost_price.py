@@ -208,6 +208,32 @@ def test_a_head_size_that_a_kernel_was_not_measured_at_goes_as_in_a_kernel_that_
     assert backward.time_s[0] == pytest.approx(3 * small.time_s[0])
 
 
+def test_two_curves_of_one_kernel_tell_how_it_goes_with_the_head_size() -> None:
+    large = fit_calibration([attentions(times=0.5, kernel="cudnn"), attentions()], "lab")
+    small = fit_calibration([attentions(times=1.6, head_dim=64.0)], "lab")
+    apart = replace(large, curves=(*small.curves, *large.curves))
+    flop = 4 * 8 * 2048**2 * 128 / 2
+    ratio = 1.6 * (1e-5 + flop / 2 / 1e14) / (1e-5 + flop / 1e14)
+
+    known = one(ATTENTION, apart, variant="cudnn").time_s[0]
+    assert one(ATTENTION, apart, variant="cudnn", k=64).time_s[0] == pytest.approx(
+        ratio * known, rel=1e-3
+    )
+
+
+def test_a_causal_mask_takes_no_less_than_a_window_of_it_that_was_measured() -> None:
+    window = attentions("backward", 3.0, head_dim=64.0, window=128.0)
+    tables = [attentions(), attentions("backward", 1.0), window]
+    calibration = fit_calibration(tables, "lab")
+    held = one(ATTENTION, calibration, train_pass=Pass.backward, k=64)
+
+    assert held.time_s[0] == pytest.approx(3 * (1e-5 + 4 * 8 * 2048**2 * 64 / 2 / 1e14), rel=0.02)
+    assert held.origin[0] == Origin.derived
+    assert any("what a window of its mask takes" in note for note in held.notes)
+    measured = one(ATTENTION, calibration, train_pass=Pass.backward)  # at its own head size
+    assert measured.time_s[0] == pytest.approx(1e-5 + 4 * 8 * 2048**2 * 128 / 2 / 1e14, rel=1e-6)
+
+
 def test_attention_without_a_backward_measurement_is_three_times_forward_and_assumed() -> None:
     calibration = fit_calibration([attentions()], "lab")
     pricing = one(ATTENTION, calibration, train_pass=Pass.backward)

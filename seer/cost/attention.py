@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from seer.cost.physics import assume
 from seer.cost.pricing import Rows, Sheet
 from seer.graph import DType, Origin, Pass, WorkTable
 
-Indexed = list[tuple[int, AttentionCurve]]
+Indexed = Sequence[tuple[int, AttentionCurve]]
 
 FAMILY = "flash"
 """The variant that means "the fused attention kernel of this machine", whichever was measured."""
@@ -85,6 +85,7 @@ def price_attention(
                 asked = Asked(mine, _shapes(work, mine), causal > 0, keys_seen, is_backward > 0)
                 suited = _suited(pool, DType(dtype).name, asked, sheet)
                 _price(asked, suited, _of(curves, asked, "forward"), ratios, sheet)
+                _hold_window(asked, pool, DType(dtype).name, sheet)
                 if ratio:
                     _other_kernel(asked, ratio, sheet)
 
@@ -144,6 +145,39 @@ def _price(
         sheet.fill(rest.rows, estimate, used, Origin.derived)
     else:
         sheet.fill(rest.rows, estimate, used)
+
+
+def _hold_window(asked: Asked, pool: Indexed, dtype: str, sheet: Sheet) -> None:
+    """A causal mask takes at least as long as a window of it, where that was measured.
+
+    For rows whose own head size was not: a kernel that skips no blocks outside the window takes for
+    all keys what it takes for the window (backward of cuDNN in 8 bits). Heads share no keys there,
+    as measured.
+    """
+    if asked.window or not asked.causal:
+        return
+    for index, curve in pool:
+        if not curve.window or (curve.dtype, curve.train_pass) != (dtype, asked.train_pass):
+            continue
+        fits = curve.knows(asked.shapes.head_dim, False) & (asked.shapes.seq_kv > curve.window)
+        fits &= sheet.origin[asked.rows] > Origin.measured
+        if not fits.any():
+            continue
+        mine = asked.where(fits)
+        keys = np.full(len(mine.rows), float(curve.window))
+        shapes = mine.shapes._replace(
+            seq_kv=keys, kv_heads=mine.shapes.heads, causal=np.zeros(len(mine.rows), bool)
+        )
+        least = curve.evaluate(shapes)
+        slower = least.time_s > sheet.time_s[mine.rows]
+        if slower.any():
+            part = Estimate(
+                least.time_s[slower],
+                least.origin[slower],
+                np.hypot(least.spread, _OTHER_MASK)[slower],
+            )
+            sheet.fill(mine.rows[slower], part, index, Origin.derived)
+            sheet.note("attention raised to what a window of its mask takes", curve.kernel)
 
 
 def _shapes(work: WorkTable, rows: Rows) -> AttentionShapes:
@@ -236,7 +270,7 @@ def _forward(
     for _, curve in others:
         mine = left & curve.covers(asked.shapes.head_dim, asked.causal)
         if mine.any():
-            estimate, index = _across_kernels(curve, nearest, asked.where(mine))
+            estimate, index = _across_kernels(curve, nearest, asked.where(mine), others)
             put(mine, estimate, index, Origin.derived)
             sheet.note(
                 f"attention of {nearest[1].kernel} at a head size that was not measured: "
@@ -249,13 +283,17 @@ def _forward(
 
 
 def _across_kernels(
-    measured: AttentionCurve, anchor: tuple[int, AttentionCurve] | None, asked: Asked
+    measured: AttentionCurve,
+    anchor: tuple[int, AttentionCurve] | None,
+    asked: Asked,
+    others: Indexed = (),
 ) -> tuple[Estimate, int]:
     """A head size that was measured with another mask only, or with another kernel only.
 
     The smooth part knows that a causal mask is half the work. The ratio between two kernels is
     taken at the nearest head size that both know: products shrink with heads, exponentials do not,
-    so that smaller heads gain less than their share of the work, and both kernels tell so.
+    so that smaller heads gain less than their share of the work, and both kernels tell so. At the
+    other head size a second curve of the measured kernel answers, where `others` has one.
     """
     base = measured.evaluate(asked.shapes)
     if anchor is None:
@@ -263,7 +301,10 @@ def _across_kernels(
     index, curve = anchor
     low, high = curve.info.domain["head_dim"]
     near = asked.shapes._replace(head_dim=np.clip(asked.shapes.head_dim, low, high))
-    known, there = curve.evaluate(near), measured.evaluate(near)
+    kernel = measured.kernel, measured.dtype
+    both = [measured, *(c for _, c in others if (c.kernel, c.dtype) == kernel)]
+    able = (c for c in both if c.covers(near.head_dim, asked.causal).all())
+    known, there = curve.evaluate(near), next(able, measured).evaluate(near)
     spread = np.sqrt(base.spread**2 + known.spread**2 + there.spread**2)
     return Estimate(base.time_s * known.time_s / there.time_s, base.origin, spread), index
 
