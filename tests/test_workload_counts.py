@@ -275,3 +275,16 @@ def test_async_tensor_parallelism_leaves_the_collective_of_the_input_gradient_al
 
     assert beside("fused") == 2 * 8
     assert beside("pipelined") == 8
+
+
+def test_a_residual_stream_in_fp32_moves_what_autocast_moves() -> None:
+    # an element, norm and residual: the norm reads and writes 8 for 4, the cast moves 6, the sum 10
+    # for 6; backward two casts of 6, the norm 12 for 6, the sum of two gradients 12 for 6
+    framework = {"parameters": jobs.FRAMEWORK.parameters | {"stream_bytes": 4.0}}
+    work = lay_out(jobs.job(framework=framework), jobs.template()).work
+    for part in ("attention", "mlp"):
+        for direction, moved in (("forward", 4 + 6 + 4), ("backward", 2 * 6 + 6 + 6)):
+            row = work.name.index(f"{part} stream casts {direction}")
+            assert work.hbm_bytes[row] == moved * 32 * 64
+    plain = lay_out(jobs.job(), jobs.template()).work
+    assert not [name for name in plain.name if "stream casts" in name]
