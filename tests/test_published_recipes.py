@@ -30,6 +30,8 @@ def test_a_run_of_another_model_gpu_precision_or_release_gets_none() -> None:
     for change in ({"model": "llama3-8b"}, {"software": "Megatron-Bridge, NeMo container 25.09"}):
         assert recipe_edits(GPT_OSS | change, []) == narrow  # the vendor's for every model
     assert recipe_edits(GPT_OSS | {"software": "DeepSpeed"}, []) == []
+    wide = recipe_edits(GPT_OSS | {"model": "kimi-k2"}, [])
+    assert wide[2:] == [edit.replace("=2", "=4") for edit in narrow]  # the last word counts
     assert "training.recompute=selective" not in recipe_edits(GPT_OSS | {"gpu_class": "gb300"}, [])
     late = {"software": "Megatron-Bridge, NeMo container 26.08"}
     assert recipe_edits(GPT_OSS | late, []) == narrow
