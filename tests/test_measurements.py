@@ -121,6 +121,15 @@ def test_a_chain_of_pytorch_kernels_also_tells_what_such_chains_reach(tmp_path: 
     assert found["eager", "backward"] == (pytest.approx(70.0), 12 * half)
 
 
+@pytest.mark.parametrize(("impl", "halves"), [("liger", 7), ("megatron", 5)])
+def test_a_summed_output_and_its_written_gradient_count_as_traffic_of_the_benchmark(
+    tmp_path: Path, impl: str, halves: int
+) -> None:
+    # the kernel reads the gradient and both halves and writes both; besides, one sum, one copy
+    found = fused(tmp_path, impl, ("fwd", 30.0), ("bwd", 70.0), ("fwd+bwd", 100.0))
+    assert found["swiglu", "backward"][1] == halves * 2 * 16 * 64
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [

@@ -84,3 +84,11 @@ def test_a_micro_batch_that_is_published_or_a_batch_that_cannot_be_cut_stays() -
     assert recipe_edits(TITAN | {"assumptions": ""}, [], PLAN) == []
     assert recipe_edits(TITAN | {"gbs": "72"}, [], PLAN) == []
     assert recipe_edits(TITAN, [], PLAN | {"pp": 1}) == []
+
+
+def test_a_recipe_of_one_publication_leaves_later_rounds_of_the_same_stack_alone() -> None:
+    row = {"software": "NeMo/Megatron-Core submission stack", "model": "gpt3-175b"}
+    first = recipe_edits(row | {"source": "MLPerf Training v3.0, gpt3, NVIDIA"}, [])
+    assert "framework.variants.flash=flash1" in first
+    assert recipe_edits(row | {"source": "MLPerf Training v4.0, gpt3, NVIDIA"}, []) == []
+    assert recipe_edits(row, []) == []

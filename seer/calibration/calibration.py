@@ -47,7 +47,7 @@ class KernelRatio:
     Attributes
     ----------
     kernel : str
-        "flash2", "flash_triton".
+        "flash1", "flash2", "flash_triton".
     forward, backward : float
         Over the time of the measured kernel.
     source : str

@@ -31,6 +31,8 @@ class Recipe:
         Beginnings of the software text.
     models, gpus, precisions : tuple of str
         Names in the columns `model`, `gpu_class` and `precision_class`; none named means all.
+    publications : tuple of str
+        Beginnings of the column `source`; none named means all.
     edits : tuple of str
         `path=value`, as `--set` takes them.
     micro_batches_per_stage : int
@@ -44,6 +46,7 @@ class Recipe:
     models: tuple[str, ...]
     gpus: tuple[str, ...]
     precisions: tuple[str, ...]
+    publications: tuple[str, ...]
     edits: tuple[str, ...]
     micro_batches_per_stage: int
     note: str
@@ -56,7 +59,9 @@ class Recipe:
             "gpu_class": self.gpus,
             "precision_class": self.precisions,
         }
-        return row.get("software", "").startswith(self.software) and all(
+        published = not self.publications or row.get("source", "").startswith(self.publications)
+        ours = published and row.get("software", "").startswith(self.software)
+        return ours and all(
             not names or row.get(column, "") in names for column, names in named.items()
         )
 
@@ -105,6 +110,7 @@ def _of_file(path: Path) -> tuple[Recipe, ...]:
             models=tuple(entry.get("models", ())),
             gpus=tuple(entry.get("gpus", ())),
             precisions=tuple(entry.get("precisions", ())),
+            publications=tuple(entry.get("publications", ())),
             edits=tuple(entry.get("edits", ())),
             micro_batches_per_stage=int(entry.get("micro_batches_per_stage", 0)),
             note=entry["note"],
