@@ -6,6 +6,7 @@ from pathlib import PurePath
 
 from seer import cost
 from seer.calibration import Calibration
+from seer.clocks import Factor
 from seer.spec import Job
 from seer.workload import groups_cut
 
@@ -13,6 +14,7 @@ from seer.workload import groups_cut
 def caveats(
     job: Job,
     calibration: Calibration,
+    factor: Factor,
     pricing: cost.Pricing,
     interval: tuple[float, float] | None,
     peak: float,
@@ -22,6 +24,11 @@ def caveats(
     `peak` is what the heaviest rank needs, in bytes; a plan that does not fit is warned of last.
     """
     found = [*pricing.notes, *_another_device(job, calibration), *_cut_groups(job)]
+    if factor.source:
+        found.append(
+            f"matrix products and attention take {factor.value:.3f} times as long as measured: "
+            f"{factor.source}"
+        )
     found += _offloaded(job)
     if interval is None:
         found.append("the calibration carries no spreads: no interval can be given")

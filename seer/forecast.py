@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from seer import cost
 from seer.calibration import Calibration
 from seer.caveats import caveats
+from seer.clocks import Demand, Factor, declared_factor, demand_of
 from seer.cost.links import shared_links
 from seer.cost.physics import peak_of
 from seer.fluid import FluidRates, play_fluid
@@ -83,7 +84,7 @@ class Forecast:
     memory_parts : mapping of part to bytes, of the heaviest stage
     coverage : mapping of origin to share of busy time
     factor : Factor
-        The sustained-clock correction that was applied.
+        The sustained-clock correction that was applied, resolved for this plan.
     pricing : Pricing
         Duration, origin, spread and curve of every row of `plan.work`.
     warnings : tuple of str
@@ -143,39 +144,6 @@ def model_flop(job: Job) -> float:
 
 
 @dataclass(frozen=True)
-class Factor:
-    """One declared correction of a device: how much longer its matrix kernels take when sustained.
-
-    Attributes
-    ----------
-    value : float
-        Multiplies the time of GEMMs and attention.
-    spread : float
-        Standard deviation of log(value) over the runs behind it.
-    source : str
-        Where it comes from, for the output.
-    """
-
-    value: float
-    spread: float
-    source: str
-
-
-NO_FACTOR = Factor(1.0, 0.0, "")
-
-
-def declared_factor(calibration: Calibration, job: Job) -> Factor:
-    """The factor that a calibration declares for the precision of a job, or none."""
-    for entry in calibration.factors:
-        ours = entry.get("device", job.cluster.device.name) == job.cluster.device.name
-        if ours and job.training.precision in entry["precisions"]:
-            rows = ", ".join(entry["rows"])
-            source = f"sustained factor {entry['value']:.3f} of {calibration.name} from {rows}"
-            return Factor(float(entry["value"]), float(entry["spread"]), source)
-    return NO_FACTOR
-
-
-@dataclass(frozen=True)
 class Prepared:
     """A job with its work priced, before it is played."""
 
@@ -189,6 +157,19 @@ class Prepared:
         slowed = np.isin(self.plan.work.kind, MATRIX)
         time_s = np.where(slowed, self.pricing.time_s * factor, self.pricing.time_s)
         return replace(self.pricing, time_s=time_s)
+
+    def demand(self) -> Demand:
+        """What the plan's passes ask of the matrix units at the clocks of the measurements."""
+        time_s, length_s = self.pricing.time_s, {}
+        for row, segment in self.plan.played_segments:
+            graph = segment.graph(self.plan.work)
+            length_s[row] = play(graph, time_s[graph.work_id]).makespan_s
+        return demand_of(self.plan, time_s, length_s)
+
+    def resolve(self, factor: Factor | None = None) -> Factor:
+        """A factor as it is for this plan; the calibration's own where none is given."""
+        factor = factor or declared_factor(self.calibration, self.job)
+        return factor if factor.utilization is None else factor.resolved(self.demand())
 
 
 def prepare(
@@ -239,7 +220,7 @@ def forecast(
         The plan cannot run, or is larger than `max_operators` unfolded.
     """
     prepared = prepare(job, calibration=calibration, template=template)
-    factor = factor or declared_factor(prepared.calibration, job)
+    factor = prepared.resolve(factor)
     plan, pricing = prepared.plan, prepared.sustained(factor.value)
     if unfolded or slowdown > 0 or share_links:
         graph = unfold(plan, max_operators) if unfolded else fold(plan, collapse=False)
@@ -325,7 +306,9 @@ def _read_off(prepared: Prepared, played: Played, factor: Factor) -> Forecast:
         peak_bytes=peak,
         memory_parts=stage_bytes(plan, heaviest),
         coverage=coverage,
-        warnings=caveats(job, prepared.calibration, pricing, interval, float(peak[heaviest])),
+        warnings=caveats(
+            job, prepared.calibration, factor, pricing, interval, float(peak[heaviest])
+        ),
     )
 
 

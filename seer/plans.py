@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from seer import cost
 from seer.calibration import Calibration
+from seer.clocks import Factor, declared_factor, demand_of
 from seer.errors import InfeasibleError
-from seer.forecast import Factor, declared_factor
 from seer.graph import COMMUNICATION, MATRIX, WorkTable
 from seer.graph.template import LayerTemplate
 from seer.memo import Memo
@@ -171,6 +171,11 @@ def _evaluated(plan: Plan, reuse: Reuse, factor: Factor | None) -> PlanResult:
     job = plan.job
     factor = factor or declared_factor(reuse.calibration(job.calibration), job)
     machine = reuse.machine(job)
+    if factor.utilization is not None:
+        time_s = sustained_s(plan.work, plan.work_key, job, reuse, 1.0)
+        inner = _play_segments(plan, time_s, (*machine, 1.0), reuse)
+        length_s = {row: played.iteration_s for row, played in inner.items()}
+        factor = factor.resolved(demand_of(plan, time_s, length_s))
     time_s = sustained_s(plan.work, plan.work_key, job, reuse, factor.value)
     inner = _play_segments(plan, time_s, (*machine, factor.value), reuse)
     for row, played in inner.items():

@@ -87,6 +87,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_curve(
         ({"value": 6.0}, "from 0.2 to 5"),
         ({"precisions": "bf16"}, "precisions"),
         ({"rows": [1]}, "rows"),
+        ({"sustained_utilization": 0.4}, "one or the other"),
     ],
 )
 def test_a_factor_that_cannot_be_is_refused(

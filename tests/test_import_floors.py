@@ -31,6 +31,7 @@ FLOORS = {
     "workload": 3,
     "fit": 3,
     "readers": 3,
+    "clocks": 4,
     "forecast": 4,
     "caveats": 4,
     "choose": 4,

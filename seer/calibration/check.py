@@ -27,6 +27,9 @@ Floats = NDArray[np.float64]
 LOWEST_FACTOR, HIGHEST_FACTOR = 0.2, 5.0
 """No clock makes matrix kernels five times slower or faster than measured."""
 
+LOWEST_SHARE = 0.02
+"""Of peak: a device that sustains less is not one for matrix products."""
+
 FARTHEST_RESIDUAL = 20.0
 """Of a logarithm of time over its smooth part: e^20 is half a billion."""
 
@@ -70,10 +73,16 @@ def name_of(curve: Curve) -> str:
 def _check_factor(entry: Mapping[str, Any]) -> None:
     if not isinstance(entry, Mapping):
         raise _Damaged("it is not a mapping of keys")
-    for key in ("value", "spread", "precisions", "rows"):
+    limited = "sustained_utilization" in entry
+    for key in (*(() if limited else ("value",)), "spread", "precisions", "rows"):
         if key not in entry:
             raise _Damaged(f"the key '{key}' is missing")
-    _number("value", entry["value"], LOWEST_FACTOR, HIGHEST_FACTOR)
+    if limited and "value" in entry:
+        raise _Damaged("it has a value and a sustained_utilization: it is one or the other")
+    if limited:
+        _number("sustained_utilization", entry["sustained_utilization"], LOWEST_SHARE, 1.0)
+    else:
+        _number("value", entry["value"], LOWEST_FACTOR, HIGHEST_FACTOR)
     _number("spread", entry["spread"], 0.0, 2.0)
     for key in ("precisions", "rows"):
         if not isinstance(entry[key], list | tuple) or not all(

@@ -26,6 +26,13 @@ class Form(StrEnum):
     polynomial = "polynomial"
 
 
+class Law(StrEnum):
+    """What a factor from runs follows."""
+
+    constant = "constant"
+    power = "power"
+
+
 FilesArgument = Annotated[
     list[str] | None,
     typer.Argument(
@@ -70,6 +77,13 @@ FromRunOption = Annotated[
         help="A measured step (a time or a log) for a sustained factor; up to three times.",
     ),
 ]
+LawOption = Annotated[
+    Law,
+    typer.Option(
+        "--law",
+        help="With --from-run: one factor, or the device's power limit (denser jobs lose more).",
+    ),
+]
 BaseOption = Annotated[
     str | None,
     typer.Option(
@@ -96,6 +110,7 @@ def fit(
     plot: PlotOption = None,
     from_run: FromRunOption = None,
     calibration_name: BaseOption = None,
+    law: LawOption = Law.constant,
     date: DateOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -111,7 +126,7 @@ def fit(
     if from_run:
         from seer.cli.from_run import fit_from_runs
 
-        return fit_from_runs(from_run, calibration_name, out, name, json, output)
+        return fit_from_runs(from_run, calibration_name, out, name, law.value, json, output)
     if not measurements:
         what = "there is nothing to fit: no measurements are named"
         raise UsageError(what, hint="seer fit gemm.csv -o my-gpu.json, or --from-run JOB=TIME")

@@ -10,13 +10,20 @@ from seer.cli.output import Output, print_json
 from seer.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    from seer.clocks import Factor
     from seer.validate import MeasuredRun, RunFactor
 
 SCHEMA = "seer.factor/1"
 
 
 def fit_from_runs(
-    runs: Sequence[str], base: str | None, out: str, name: str | None, json: bool, output: Output
+    runs: Sequence[str],
+    base: str | None,
+    out: str,
+    name: str | None,
+    law: str,
+    json: bool,
+    output: Output,
 ) -> None:
     """Make the factor, report it, and write the calibration that declares it."""
     from dataclasses import replace
@@ -28,27 +35,31 @@ def fit_from_runs(
 
     measured = [_measured_run(text) for text in runs]
     calibration = read_calibration(base or measured[0].job.calibration)
-    factor, found = factor_from_runs(measured, calibration)
+    factor, found = factor_from_runs(measured, calibration, law)
     command = shlex.join(
         ["seer", "fit", *(w for r in runs for w in ("--from-run", r)), "-o", out]
         + (["--calibration", base] if base else [])
+        + (["--law", law] if law != "constant" else [])
     )
     fitted = with_factor(calibration, factor, found, measured[0].job, command)
     write_calibration(replace(fitted, name=name or fitted.name), out)
     job = measured[0].job
     if json:
-        print_json(_to_json(factor.value, factor.spread, found))
+        print_json(_to_json(factor, found))
     else:
         console = output.console()
+        share = factor.utilization
+        what = f"factor {factor.value:.3f}" if share is None else f"{share:.1%} of peak sustained"
         console.print(
-            f"[bold]factor {factor.value:.3f}[/bold] on GEMM and attention, "
+            f"[bold]{what}[/bold] on GEMM and attention, "
             f"{job.cluster.device.name}, {job.training.precision}"
             + (f", spread {factor.spread:.1%} over {len(found)} runs" if len(found) > 1 else "")
         )
         for run in found:
+            dense = "" if share is None else f", {run.utilization:.1%} of peak at full clock"
             console.print(
                 f"  {run.name}: measured {format_seconds(run.measured_s)}, without a factor "
-                f"{format_seconds(run.cold_s)}, its own factor {run.factor:.3f}",
+                f"{format_seconds(run.cold_s)}, its own factor {run.factor:.3f}{dense}",
                 highlight=False,
             )
     output.notice(f"{out}: declares this factor; name it with --calibration")
@@ -86,17 +97,19 @@ def _measured_run(text: str) -> MeasuredRun:
     return MeasuredRun(job, read_job(job), step.median_s)
 
 
-def _to_json(value: float, spread: float, found: Sequence[RunFactor]) -> dict[str, Any]:
+def _to_json(factor: Factor, found: Sequence[RunFactor]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "factor": value,
-        "spread": spread,
+        "factor": None if factor.utilization is not None else factor.value,
+        "sustained_utilization": factor.utilization,
+        "spread": factor.spread,
         "runs": [
             {
                 "name": f.name,
                 "measured_s": f.measured_s,
                 "cold_s": f.cold_s,
                 "factor": f.factor,
+                "utilization": f.utilization,
             }
             for f in found
         ],

@@ -1,6 +1,6 @@
 """Does reality agree: forecasts against published, measured runs, and factors from runs."""
 
-from seer.validate.factors import Response, combine, response
+from seer.validate.factors import LimitedRun, Response, combine, power_limit, response
 from seer.validate.from_run import MeasuredRun, RunFactor, factor_from_runs, with_factor
 from seer.validate.own_steps import own_steps
 from seer.validate.runs import LEVELS, ValidationReport, validate
@@ -8,6 +8,7 @@ from seer.validate.scores import Score, ScoredRun, score, spearman
 
 __all__ = [
     "LEVELS",
+    "LimitedRun",
     "MeasuredRun",
     "Response",
     "RunFactor",
@@ -17,6 +18,7 @@ __all__ = [
     "combine",
     "factor_from_runs",
     "own_steps",
+    "power_limit",
     "response",
     "score",
     "spearman",

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.forecast import Factor, Prepared, iteration_time
+from seer.clocks import Demand, Factor
+from seer.forecast import Prepared, iteration_time
 
 LOWEST, HIGHEST = 0.5, 4.0
 """Factors beyond these say that something else is wrong: the run is not read as it was."""
@@ -79,3 +80,46 @@ def combine(factors: Sequence[float], source: str) -> Factor:
     variance = SYSTEMS_SPREAD**2
     trust = variance / (variance + (spread * ERROR_OF_MEDIAN[len(logs)]) ** 2)
     return Factor(float(np.exp(trust * np.median(logs))), spread, source)
+
+
+LIMITS = 600
+"""Power limits that are tried, equally far apart in their logarithm."""
+
+
+@dataclass(frozen=True)
+class LimitedRun:
+    """A measured run, and how its forecast moves with the power limit of its device.
+
+    Attributes
+    ----------
+    response : Response
+    demand : Demand
+    measured_s : float
+    """
+
+    response: Response
+    demand: Demand
+    measured_s: float
+
+    def log_error(self, utilization: float) -> float:
+        """log(forecast / measured) where so much of peak is sustained."""
+        return math.log(self.response.at(self.demand.slowdown(utilization)) / self.measured_s)
+
+
+def power_limit(runs: Sequence[LimitedRun], source: str) -> Factor | None:
+    """The power limit with the least sum of squared log errors of one to three runs.
+
+    Tried are limits from the highest demand of a run, where none of them is slowed, down to a
+    twentieth of it. None is better than any: None. A limit slows dense runs most, so a run that
+    is slow for another reason, beside a denser one that is not, moves it little. The spread is that
+    of the log errors that are left; of a single run it is none.
+    """
+    highest = max(run.demand.utilization for run in runs)
+    tried = np.geomspace(highest, highest / 20.0, LIMITS).tolist()
+    squares = [sum(run.log_error(limit) ** 2 for run in runs) for limit in tried]
+    best = int(np.argmin(squares))
+    if best == 0:
+        return None
+    left = [run.log_error(tried[best]) for run in runs]
+    spread = float(np.std(left, ddof=1)) if len(runs) > 1 else 0.0
+    return Factor(1.0, spread, source, tried[best])

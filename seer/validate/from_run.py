@@ -7,10 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seer.calibration import Calibration
+from seer.clocks import Factor
 from seer.errors import UsageError
-from seer.forecast import Factor, prepare
+from seer.forecast import prepare
 from seer.spec import Job
-from seer.validate.factors import HIGHEST, LOWEST, combine, response
+from seer.validate.factors import (
+    HIGHEST,
+    LOWEST,
+    LimitedRun,
+    combine,
+    power_limit,
+    response,
+)
+
+LAWS = ("constant", "power")
+"""What a factor follows: one number, or the power limit of the device (`seer.clocks`)."""
 
 MOST_RUNS = 3
 """A factor of more runs would be a fit to them; what is left over says how good it is."""
@@ -36,21 +47,26 @@ class RunFactor:
         The measurement, and the forecast without any factor.
     factor : float
         With which the forecast is the measurement.
+    utilization : float
+        Share of peak that its matrix kernels reach at full clock, over the passes.
     """
 
     name: str
     measured_s: float
     cold_s: float
     factor: float
+    utilization: float = 0.0
 
 
 def factor_from_runs(
-    runs: Sequence[MeasuredRun], calibration: Calibration
+    runs: Sequence[MeasuredRun], calibration: Calibration, law: str = "constant"
 ) -> tuple[Factor, tuple[RunFactor, ...]]:
-    """One factor of one to three runs (`seer.validate.factors.combine`), and each of theirs.
+    """One factor of one to three runs, and each of theirs.
 
-    Raises UsageError for none or too many, for runs on different devices or precisions, and for a
-    run that no sensible factor explains.
+    By the law "constant" as `seer.validate.factors.combine`, by "power" as `power_limit` there.
+
+    Raises UsageError for none or too many, for runs on different devices or precisions, for a run
+    that no sensible factor explains, and where no power limit does better than none.
     """
     if not 1 <= len(runs) <= MOST_RUNS:
         raise UsageError(
@@ -64,9 +80,10 @@ def factor_from_runs(
             why="the runs have " + ", ".join(f"{d} in {p}" for d, p in sorted(kinds)),
             hint="one command for each of them",
         )
-    found = []
+    found, limited = [], []
     for run in runs:
-        curve = response(prepare(run.job, calibration=calibration))
+        prepared = prepare(run.job, calibration=calibration)
+        curve, demand = response(prepared), prepared.demand()
         value = curve.meets(run.measured_s)
         if not LOWEST < value < HIGHEST:
             raise UsageError(
@@ -75,9 +92,21 @@ def factor_from_runs(
                 why=f"measured {run.measured_s:.4g} s, forecast {curve.at(1.0):.4g} s without one",
                 hint="check how the run is written: micro-batch, recompute, stages, precision",
             )
-        found.append(RunFactor(run.name, run.measured_s, curve.at(1.0), value))
-    factor = combine([f.factor for f in found], ", ".join(f.name for f in found))
-    return factor, tuple(found)
+        cold_s, share = curve.at(1.0), demand.utilization
+        found.append(RunFactor(run.name, run.measured_s, cold_s, value, share))
+        limited.append(LimitedRun(curve, demand, run.measured_s))
+    source = ", ".join(f.name for f in found)
+    if law == "constant":
+        return combine([f.factor for f in found], source), tuple(found)
+    limit = power_limit(limited, source)
+    if limit is None:
+        raise UsageError(
+            "no power limit brings the forecasts nearer to these runs",
+            where="--from-run",
+            why="those whose products are densest are not slower than forecast",
+            hint="--law constant, or no factor",
+        )
+    return limit, tuple(found)
 
 
 def with_factor(
@@ -95,11 +124,16 @@ def with_factor(
     entry: dict[str, Any] = {
         "device": device,
         "precisions": [precision],
-        "value": round(factor.value, 4),
+        **_declared(factor),
         "spread": round(factor.spread, 4),
         "rows": [f.name for f in found],
         "runs": [
-            {"name": f.name, "measured_s": f.measured_s, "factor": round(f.factor, 4)}
+            {
+                "name": f.name,
+                "measured_s": f.measured_s,
+                "factor": round(f.factor, 4),
+                "utilization": round(f.utilization, 4),
+            }
             for f in found
         ],
         "source": source,
@@ -110,3 +144,9 @@ def with_factor(
         if (other.get("device"), list(other["precisions"])) != (device, [precision])
     ]
     return replace(calibration, factors=(*others, entry))
+
+
+def _declared(factor: Factor) -> dict[str, float]:
+    if factor.utilization is None:
+        return {"value": round(factor.value, 4)}
+    return {"sustained_utilization": round(factor.utilization, 4)}

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from seer.calibration import Calibration
+from seer.clocks import NO_FACTOR, declared_factor
 from seer.errors import SeerError, UsageError, nearest
-from seer.forecast import NO_FACTOR, Prepared, declared_factor, forecast, prepare
+from seer.forecast import Prepared, forecast, prepare
 from seer.readers import read_calibration, read_layer_template
 from seer.readers.files import PathLike
 from seer.readers.published_runs import PublishedRun, SkippedRun, read_published_runs

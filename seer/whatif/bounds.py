@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.forecast import declared_factor
+from seer.clocks import declared_factor
 from seer.graph import WorkTable
 from seer.layers import LayerKind
 from seer.plans import Reuse, sustained_s

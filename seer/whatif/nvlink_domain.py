@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from seer.cluster import Cluster
 from seer.errors import UsageError
-from seer.forecast import Forecast, declared_factor, forecast, prepare
+from seer.forecast import Forecast, forecast, prepare
 from seer.spec import Job
 from seer.whatif.forward import ForwardPass, forward_pass
 from seer.workload.values import dispatcher
@@ -65,9 +65,8 @@ def compare_domains(job: Job, domains: Sequence[int]) -> tuple[DomainStep, ...]:
         used = gpus_used(job, domain)
         sized = replace(job, cluster=with_domain(job.cluster, used))
         prepared = prepare(sized)
-        factor = declared_factor(prepared.calibration, sized)
         step = forecast(sized, calibration=prepared.calibration)
-        forward = forward_pass(prepared, factor.value)
+        forward = forward_pass(prepared, step.factor.value)
         base = found[0] if found else None
         found.append(
             DomainStep(

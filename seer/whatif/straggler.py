@@ -21,7 +21,7 @@ from seer import cost
 from seer.cluster import Cluster
 from seer.cost.links import neighbour_s
 from seer.errors import UsageError
-from seer.forecast import Prepared, declared_factor, prepare
+from seer.forecast import Prepared, prepare
 from seer.graph import COMMUNICATION, COMPUTE, OperatorGraph, OperatorKind
 from seer.play import play
 from seer.spec import Job
@@ -105,7 +105,7 @@ def straggle(job: Job, stragglers: Sequence[Straggler]) -> tuple[StraggledStep, 
     for one in stragglers:
         _check(one, job)
     prepared = prepare(job)
-    factor = declared_factor(prepared.calibration, job).value
+    factor = prepared.resolve().value
     healthy = prepared.sustained(factor).time_s
     base, _ = step_with(prepared.plan, healthy, healthy, 0)
     found = [StraggledStep(None, base, 1.0)]

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from seer.forecast import Factor, Forecast, Played, forecast, play_folded, prepare
+from seer.clocks import Factor
+from seer.forecast import Forecast, Played, forecast, play_folded, prepare
 from seer.graph import COMMUNICATION, OperatorKind
 from seer.readers import read_calibration, read_job
 from seer.validate import MeasuredRun, factor_from_runs

@@ -13,7 +13,7 @@ from typing import Any
 
 from seer import cost
 from seer.calibration.collective import bus_factor
-from seer.forecast import Forecast, declared_factor, forecast, play_folded, prepare
+from seer.forecast import Forecast, forecast, play_folded, prepare
 from seer.graph import OperatorKind, WorkTable
 from seer.readers import read_calibration, read_job
 from seer.readers.specs import read_cluster
@@ -281,7 +281,7 @@ def tokens_with_own_kernels(model: str, which: int) -> float:
     """Tokens/s and GPU when dispatch and combine between nodes take DeepEP's published rates."""
     job = read_job(PAIRS[model][which].spec)
     prepared = prepare(job)
-    pricing = prepared.sustained(declared_factor(prepared.calibration, job).value)
+    pricing = prepared.sustained(prepared.resolve().value)
     work, time_s = prepared.plan.work, pricing.time_s.copy()
     conjugate = {"dispatch": "combine", "combine": "dispatch"}
     tokens = job.training.sequence_length // job.parallelism.tp
