@@ -103,6 +103,16 @@ def test_features_count_what_they_say() -> None:
     assert law.features(dict.fromkeys(law.columns, one)).shape == (1, EXPERT_FEATURES)
 
 
+def test_idle_multiprocessors_split_k_and_alignments_are_seen() -> None:
+    # one tile of 128 x 256 on 8 multiprocessors: each has an eighth of k; n is a multiple of 64
+    found = np.exp(features(np.array([128.0]), np.array([192.0]), np.array([4096.0]), 8))[0]
+    each, share = found[-9], found[-8]
+    assert (each, share) == pytest.approx((8.0, 512.0))
+    n_aligned, k_aligned = found[-5:-3]
+    assert (n_aligned, k_aligned) == pytest.approx((64.0, 512.0))
+    assert found[-3:] == pytest.approx([128 / 192, 192 / 4096, 128 / 4096])
+
+
 def test_whole_waves_of_tiles_take_longer_than_the_work_in_them() -> None:
     # 512 x 512 is 8 tiles of 128 x 256: on 6 multiprocessors two waves of 6, 12 / 8 of the work.
     found = np.exp(features(np.array([512.0]), np.array([512.0]), np.array([64.0]), 6))[0]

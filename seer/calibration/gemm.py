@@ -70,14 +70,23 @@ class Roofline:
 TILES = ((128, 256), (256, 128), (256, 256), (128, 128), (64, 128))
 """Output tiles of large-matrix kernels (CUTLASS's tables for sm80 to sm100)."""
 
-FEATURES = 6 + 2 * len(TILES)
+MORE_TILES = ((256, 192), (128, 192), (128, 224), (128, 64), (192, 128))
+"""Further ones; they stand behind the first so that older files keep their columns."""
+SPLIT_TILES = ((128, 256), (128, 128))
+"""Tiles whose product over k is split where they leave multiprocessors idle."""
+ALIGNED = (512.0, 256.0, 128.0, 64.0)
+"""Multiples of a size that kernels ask for; others count as 32."""
+
+FEATURES = 6 + 2 * len(TILES + MORE_TILES) + 2 * len(SPLIT_TILES) + 6
 
 
 def features(m: Floats, n: Floats, k: Floats, multiprocessors: int) -> Floats:
     """What the choice and the speed of a kernel depend on: float64[count, FEATURES].
 
     Logarithms of the sizes, of output, work and operands, and for each tile of `TILES` of the
-    number of tiles and of the time of whole waves of them over that of the work in them.
+    number of tiles and of the time of whole waves of them over that of the work in them. Then the
+    same of `MORE_TILES` and of 256 x 256 by pairs of multiprocessors (sm100), the multiprocessors
+    for each tile and the k that each of them has, alignments of n and k, and ratios of the sizes.
 
     >>> found = features(np.array([256.0]), np.array([256.0]), np.array([64.0]), 4)
     >>> np.exp(found[0, 6:8]).tolist()  # two tiles of 128 x 256 on four multiprocessors
@@ -85,10 +94,26 @@ def features(m: Floats, n: Floats, k: Floats, multiprocessors: int) -> Floats:
     """
     columns = [m, n, k, m * n, m * n * k, m * k + n * k + m * n]
     at_once = max(multiprocessors, 1)
-    for rows, cols in TILES:
+    for rows, cols in TILES + MORE_TILES:
         tiles = np.ceil(m / rows) * np.ceil(n / cols)
-        columns += [tiles, np.ceil(tiles / at_once) * at_once * rows * cols / (m * n)]
+        columns += [tiles, _waves(tiles, at_once) * rows * cols / (m * n)]
+    pairs = np.ceil(m / 256) * np.ceil(n / 256)
+    columns.append(_waves(pairs, max(at_once // 2, 1)) * 256.0**2 / (m * n))
+    for rows, cols in SPLIT_TILES:
+        each = np.maximum(at_once / (np.ceil(m / rows) * np.ceil(n / cols)), 1.0)
+        columns += [each, k / each]
+    columns += [_aligned(n), _aligned(k), m / n, n / k, m / k]
     return np.log(np.stack(columns, axis=1))
+
+
+def _waves(tiles: Floats, at_once: int) -> Floats:
+    """Tiles that fit into as many whole waves as these need."""
+    return np.asarray(np.ceil(tiles / at_once) * at_once)
+
+
+def _aligned(size: Floats) -> Floats:
+    """The largest of `ALIGNED` that divides a size, else 32."""
+    return np.asarray(np.select([size % step == 0 for step in ALIGNED], ALIGNED, 32.0))
 
 
 @dataclass(frozen=True)

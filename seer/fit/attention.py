@@ -40,8 +40,9 @@ RICH_CHOICES: tuple[Choice, ...] = (CHOICES[0], CHOICES[4], CHOICES[-1])
 """Those that are tried where there are hundreds of points: the others differ little there."""
 RICH = 300
 FEWEST_FOR_TREES = 60
-TREES = 120
-"""160 are 0.1 % better in the median at hidden head configurations, 80 are 0.3 % worse."""
+TREES, RATE = 240, 0.2
+"""At hidden head configurations 10 to 16 % less error than 120 trees at a rate of 0.12 (A100, H100,
+B200 and GB200)."""
 
 Both = tuple[AttentionCurve, AttentionCurve]
 """A curve without trees and with them."""
@@ -160,7 +161,7 @@ def _stepped(
     if form == "roofline" or len(time_s) < FEWEST_FOR_TREES:
         return plain
     residual = np.log(time_s / shapes.prior_s(plain.floor))
-    trees = fit_trees(shapes.features(plain.multiprocessors), residual, TREES)
+    trees = fit_trees(shapes.features(plain.multiprocessors), residual, TREES, RATE)
     return _with_lines(replace(plain, trees=trees), shapes, time_s, form)
 
 

@@ -41,8 +41,11 @@ FEWEST_FOR_TREES = 400
 """Points; fewer do not tell steps from noise and get lines alone."""
 FEWEST_PAIRS = 12
 """Different (n, k) among them, for the same reason."""
-TREES = 200
-OWN_TREES = 100
+TREES, RATE = 400, 0.2
+"""By hidden pairs of bf16 products on A100, H100 and B200: 3.05 % in the median of B200's training
+shapes where 200 trees at a rate of 0.12 leave 3.44 %; 600 at 0.12, 800 at 0.08, seven questions a
+tree or the mean of three ensembles are no better."""
+OWN_TREES = 200
 """Trees of a stack, on top of those of the sibling that it starts from."""
 TREE_FOLDS = 5
 _FEW, _MANY = {"neighbours": 4, "power": 3.0}, {"neighbours": 8, "power": 2.0}
@@ -208,7 +211,7 @@ def _base(blank: GemmCurve, table: Measurements, bases: Bases, fold: int) -> tup
         roofline = _fit_roofline(blank, seen)
         smooth = roofline.time_s(*seen.shape, ELEMENT_BYTES[blank.dtype])
         residual = np.log(seen.time_s / smooth)
-        bases[key] = roofline, fit_trees(_features(blank, seen), residual, TREES)
+        bases[key] = roofline, fit_trees(_features(blank, seen), residual, TREES, RATE)
     return bases[key]
 
 

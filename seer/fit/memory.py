@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
+from scipy.optimize import least_squares, nnls
 
 from seer.calibration import Measurements, MemoryCurve
 from seer.fit.describe import describe
@@ -23,10 +23,16 @@ _FLOOR_S = 3e-6
 """Launch floor of a curve whose measurements are all slower: the smallest kernels of the A100 and
 H100 tables take 1 to 3 us inside a stream."""
 
-Way = Literal["knots", "line", "columns"]
+Way = Literal["knots", "line", "larger", "columns"]
 
 _FEW_POINTS = 40
-"""Below this a line of two numbers may foretell hidden sizes better than knots."""
+"""Below this two numbers, a sum or the larger of launch and bytes over throughput, may foretell
+hidden sizes better than knots. Of 48 training kernels with 3 to 12 points the sum errs 10.8 % in
+the mean, knots 13.3 %, power laws 17.8 %, a sum with a slope over the row length 12.5 %."""
+
+_SHARPNESS = 4.0
+"""Of the larger of the two: how sharply one takes over from the other (norms of three widths on
+H100: hidden widths are within 6 %, by sum or knots 24 to 37 % off)."""
 
 _COLUMN_GAIN = 0.85
 """A row-length factor is kept when it brings the held-out error down to this share or less, or the
@@ -115,7 +121,7 @@ class Points(NamedTuple):
 def _choose(
     blank: MemoryCurve, points: Points, groups: NDArray[np.intp], ceiling: float, few: bool
 ) -> tuple[Way, Floats]:
-    """Knots, a line, or knots with a factor by row length: what errs least at hidden groups."""
+    """Knots, a line, a roofline or knots with a factor by row length: the least held-out error."""
 
     def held_out(way: Way) -> Floats:
         def predict(seen: Mask, hidden: Mask) -> tuple[Floats, Floats]:
@@ -132,9 +138,12 @@ def _choose(
     log_error = held_out(way)
     if blank.variant == "generic":
         return way, log_error
-    line = held_out("line")
-    if len(points.size) <= _FEW_POINTS and mean(line) < _COLUMN_GAIN * mean(log_error):
-        way, log_error = "line", line
+    if len(points.size) <= _FEW_POINTS:
+        simple: tuple[Way, ...] = ("line", "larger")
+        tried = {one: held_out(one) for one in simple}
+        best = min(simple, key=lambda one: mean(tried[one]))
+        if mean(tried[best]) < _COLUMN_GAIN * mean(log_error):
+            way, log_error = best, tried[best]
     if not few and len(points.size) >= 4 * len(np.unique(points.columns)):
         finer = held_out("columns")
         better = mean(finer) < _COLUMN_GAIN * mean(log_error)
@@ -158,7 +167,7 @@ def _fit(blank: MemoryCurve, points: Points, way: Way, ceiling: float = np.inf) 
         per_column = float(np.median((time_s / columns)[few & (columns >= columns[few].max())]))
         size, columns, time_s = size[many], columns[many], time_s[many]
     floor = min(float(time_s.min()), _FLOOR_S)
-    knots, times = (fit_line if way == "line" else fit_knots)(size, time_s)
+    knots, times = _BY_WAY.get(way, fit_knots)(size, time_s)
     if ceiling < np.inf:
         times = np.maximum(times, np.where(knots > CACHE_BYTES, knots / ceiling, 0.0))
     curve = replace(
@@ -200,6 +209,27 @@ def fit_line(size: Floats, time_s: Floats) -> tuple[Floats, Floats]:
     return knots, np.maximum.accumulate(launch * 1e-6 + per_byte * 1e-12 * knots)
 
 
+def fit_larger(size: Floats, time_s: Floats) -> tuple[Floats, Floats]:
+    """The larger of launch and bytes / throughput, rounded where they meet; knots as `fit_line`.
+
+    >>> size = np.array([1e6, 2e6, 64e6, 256e6])
+    >>> knots, times = fit_larger(size, np.maximum(1e-5, size / 1e12))
+    >>> [round(float(value * 1e6)) for value in (times[0], times[-1])]
+    [10, 1024]
+    """
+
+    def time_at(x: Floats, at: Floats) -> Floats:
+        launch, per_byte = np.exp(x)
+        return np.asarray((launch**_SHARPNESS + (per_byte * at) ** _SHARPNESS) ** (1 / _SHARPNESS))
+
+    begin = np.log([time_s.min(), (time_s / size).min()])
+    found = least_squares(
+        lambda x: np.log(time_at(x, size) / time_s), begin, loss="soft_l1", f_scale=0.1
+    ).x
+    knots = np.geomspace(size.min() / 4, size.max() * 4, 12)
+    return knots, np.maximum.accumulate(time_at(found, knots))
+
+
 def fit_knots(size: Floats, time_s: Floats) -> tuple[Floats, Floats]:
     """Median throughput in bins of equal width in log(bytes), made monotone in time.
 
@@ -213,3 +243,6 @@ def fit_knots(size: Floats, time_s: Floats) -> tuple[Floats, Floats]:
     knots = np.array([np.exp(np.log(size[place == b]).mean()) for b in bins])
     rate = np.array([np.median(size[place == b] / time_s[place == b]) for b in bins])
     return knots, np.maximum.accumulate(knots / rate)
+
+
+_BY_WAY = {"line": fit_line, "larger": fit_larger}
