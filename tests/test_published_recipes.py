@@ -66,6 +66,21 @@ def test_a_dense_run_of_automodel_recomputes_and_takes_the_attention_of_pytorch(
     assert not recipe_edits(row | {"model": "gpt-oss-20b"}, [])
 
 
+def test_a_sharded_run_of_a_bridge_keeps_the_activations_of_its_recipe_in_host_memory() -> None:
+    row = {
+        "software": "Megatron-Bridge, NeMo container 26.04",
+        "model": "llama3-70b",
+        "gpu_class": "gb200",
+        "precision_class": "fp8",
+        "sharding_class": "zero3",
+    }
+    layers = {"gb200": 40, "gb300": 20}
+    for gpu, count in layers.items():
+        assert f"training.offload_layers={count}" in recipe_edits(row | {"gpu_class": gpu}, [])
+    for other in ({"precision_class": "mxfp8"}, {"sharding_class": "zero1"}):
+        assert "training.offload_layers=40" not in recipe_edits(row | other, [])
+
+
 TITAN = {
     "software": "TorchTitan 2024-12, torch nightly 2024-12-23",
     "n_gpus": "512",

@@ -29,8 +29,9 @@ class Recipe:
     ----------
     software : tuple of str
         Beginnings of the software text.
-    models, gpus, precisions : tuple of str
-        Names in the columns `model`, `gpu_class` and `precision_class`; none named means all.
+    models, gpus, precisions, shardings : tuple of str
+        Names in the columns `model`, `gpu_class`, `precision_class` and `sharding_class`; none
+        named means all.
     publications : tuple of str
         Beginnings of the column `source`; none named means all.
     edits : tuple of str
@@ -46,6 +47,7 @@ class Recipe:
     models: tuple[str, ...]
     gpus: tuple[str, ...]
     precisions: tuple[str, ...]
+    shardings: tuple[str, ...]
     publications: tuple[str, ...]
     edits: tuple[str, ...]
     micro_batches_per_stage: int
@@ -58,6 +60,7 @@ class Recipe:
             "model": self.models,
             "gpu_class": self.gpus,
             "precision_class": self.precisions,
+            "sharding_class": self.shardings,
         }
         published = not self.publications or row.get("source", "").startswith(self.publications)
         ours = published and row.get("software", "").startswith(self.software)
@@ -110,6 +113,7 @@ def _of_file(path: Path) -> tuple[Recipe, ...]:
             models=tuple(entry.get("models", ())),
             gpus=tuple(entry.get("gpus", ())),
             precisions=tuple(entry.get("precisions", ())),
+            shardings=tuple(entry.get("shardings", ())),
             publications=tuple(entry.get("publications", ())),
             edits=tuple(entry.get("edits", ())),
             micro_batches_per_stage=int(entry.get("micro_batches_per_stage", 0)),
