@@ -220,9 +220,9 @@ class ParallelismSpec:
     cp_comm : str
         "p2p" (ring), "all_gather", "a2a" (Ulysses).
     zero : int
-        0 all-reduce of gradients; 1 distributed optimizer (reduce-scatter, then all-gather of
-        parameters); 2 gradients sharded too; 3 parameters sharded too (FSDP): gathered and reduced
-        layer by layer in every micro-batch (but see `Job.reduces_once`).
+        0 all-reduce of gradients; 1 distributed optimizer (reduce-scatter, all-gather); 2 gradients
+        sharded too; 3 parameters too (FSDP): gathered and reduced by layer in every micro-batch
+        (but see `Job.reduces_once`).
     shard_group : int
         Ranks that parameters are sharded over with zero 3; 0 = all of dp x cp, less = HSDP.
     reshard_after_forward : bool
@@ -230,9 +230,10 @@ class ParallelismSpec:
     schedule : str
         "gpipe", "1f1b", "interleaved", ...
     dispatcher : str
-        How tokens reach their experts: "alltoall" (sorted, then every copy sent by an all-to-all),
-        "deepep" (kernels that send a token once to each rank: DeepEP, HybridEP); "" = the choice
-        of the framework preset.
+        How tokens reach their experts: "alltoall" (every copy sent by an all-to-all), "deepep"
+        (kernels that send a token once to each rank: DeepEP, HybridEP); "" = the preset's choice.
+    flush_every : int
+        Micro-batches after which the pipeline drains; 0 = at the end of the step alone.
     layers_per_stage : tuple of int
         Layers of each virtual stage in pipeline order (pp * vpp numbers); empty = an even split.
     """
@@ -251,6 +252,7 @@ class ParallelismSpec:
     reshard_after_forward: bool = True
     schedule: str = "1f1b"
     dispatcher: str = ""
+    flush_every: int = 0
     layers_per_stage: tuple[int, ...] = ()
 
     @property
@@ -295,8 +297,8 @@ class FrameworkSpec:
         "blocking" (a transfer blocks the sender's compute stream), "in_turn" (it does, and a stage
         sends and receives one after another), "overlap" (it does not).
     scatter_gather : bool
-        Pipeline messages are cut by tp, then gathered inside the node (Megatron's
-        scatter/gather); with sequence parallelism they are cut anyway.
+        Pipeline messages are cut by tp, then gathered inside the node (Megatron's scatter/gather);
+        with sequence parallelism they are cut anyway.
     tp_overlap : str
         "none"; "dgrad" (the input-gradient collective runs beside the weight-gradient GEMM:
         Megatron's async all-reduce); "pipelined" (also, collectives and their GEMM are cut into tp
@@ -310,8 +312,7 @@ class FrameworkSpec:
         With sharded parameters, collectives have buffers of their own, parameter by parameter:
         gathered parameters are copied out and gradients in, in every micro-batch (FSDP2).
     dp_overlap, param_gather_overlap : bool
-        Bucketed gradients are reduced during the last backward; parameters are gathered during
-        the first forward.
+        Gradient buckets are reduced in the last backward; parameters gathered in the first forward.
     bucket_parameters, bucket_parameters_per_dp : int
         Parameters per gradient bucket: the larger of the first and of dp times the second;
         0 = one bucket.
@@ -388,7 +389,7 @@ class Job:
     layer_template: str = "transformer"
     placement: Placement = PACKED
     notes: tuple[str, ...] = ()
-    """What was chosen for the user (a default preset, a parallelism), to be shown in the output."""
+    """What was chosen for the user (a preset, a parallelism), to be shown in the output."""
 
     @property
     def gpus(self) -> int:

@@ -94,6 +94,18 @@ def test_under_a_pipeline_the_local_batch_is_cut_into_micro_batches_of_one(tmp_p
     assert (plan.schedule, plan.vpp, plan.reshard_after_forward) == ("interleaved", 2, False)
 
 
+def test_a_pipeline_drains_after_each_local_batch_that_gradients_accumulate_over(
+    tmp_path: Path,
+) -> None:
+    keys = {"pipeline_parallel_degree": 2, "data_parallel_shard_degree": 4}
+    batches = {"seq_len": 8192, "local_batch_size": 4}
+    once = opened(tmp_path, titan(parallelism=keys, training=batches), gpus=8)
+    assert (once.micro_batches, once.parallelism.flush_every) == (4, 0)
+    several = titan(parallelism=keys, training=batches | {"global_batch_size": 32})
+    job = opened(tmp_path, several, gpus=8)
+    assert (job.micro_batches, job.parallelism.flush_every) == (8, 4)
+
+
 def test_replicas_of_shards_are_hybrid_sharding(tmp_path: Path) -> None:
     keys = {"data_parallel_replicate_degree": 4, "data_parallel_shard_degree": -1}
     plan = opened(tmp_path, titan(parallelism=keys), gpus=32).parallelism

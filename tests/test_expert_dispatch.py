@@ -227,3 +227,22 @@ def test_combined_1f1b_pairs_every_forward_of_the_steady_phase(
         pairs = order.slot == Slot.overlapped
         same = order.micro_batch[pairs] == order.other_micro_batch[pairs]
         assert not (same & (order.chunk[pairs] == order.other_chunk[pairs])).any()
+
+
+def test_consecutive_experts_are_sent_to_the_nodes_and_ranks_that_hold_them() -> None:
+    given = "framework.parameters.consecutive_experts=1"
+    whole = 1024 * 4 * 1024 * 2.0  # tokens x top-k x hidden, two bytes each
+    # 32 experts on 2 nodes: 4 consecutive ones lie on one, 4 drawn ones on 2 (1 - 1/2^4) = 1.875
+    over_nodes = job(16, "parallelism.dispatcher=deepep", given)
+    # on the 8 ranks of a node: one rank of 4 experts, instead of 8 (1 - (7/8)^4)
+    inside = job(8, "parallelism.dispatcher=deepep", given)
+    for small, reached in ((over_nodes, 1.875), (inside, 8 * (1 - (7 / 8) ** 4))):
+        for name in ("dispatch forward", "combine forward"):
+            _, message = work_named(small, name)
+            assert message.tolist() == pytest.approx([whole / reached])
+    _, message = work_named(job(8, "parallelism.dispatcher=alltoall", given), "dispatch forward")
+    assert message.tolist() == [whole]  # an all-to-all sends every copy
+    # 2 experts on each of 16 ranks: 4 consecutive ones lie on two
+    halves = job(16, "parallelism.dispatcher=deepep", given, "cluster=gb200-nvl72")
+    _, message = work_named(halves, "dispatch forward")
+    assert message.tolist() == pytest.approx([whole * 2 / (16 * (1 - (15 / 16) ** 4))])

@@ -51,6 +51,14 @@ def test_recomputation_that_a_row_states_is_not_overruled() -> None:
     assert len(notes) == 2
 
 
+def test_automodel_runs_accumulate_over_runs_of_the_pipeline_with_a_fake_gate() -> None:
+    row = {"software": "NeMo AutoModel (PyTorch, TE, DeepEP), Oct 2025+", "gpu_class": "h100-sxm"}
+    row |= {"precision_class": "bf16", "recompute_class": ""}
+    edits = recipe_edits(row | {"model": "kimi-k2"}, [])
+    assert "parallelism.flush_every=8" in edits
+    assert "framework.parameters.consecutive_experts=1" in edits
+
+
 def test_every_shipped_recipe_has_a_source_and_edits_that_a_job_takes() -> None:
     for recipe in recipes():
         assert recipe.source, recipe.note

@@ -104,6 +104,7 @@ INFEASIBLE = [
     ("training.precision=nvfp4", "has no peak for nvfp4"),
     ("training.global_batch=1000", "not a multiple of micro_batch x dp"),
     ("training.global_batch=320", "not a multiple of pp"),
+    ("parallelism.flush_every=5", "are not whole runs of 5"),
     ("model.layers=81", "do not split evenly"),
     ("model.heads=66", "the number of heads 66 cannot be divided by tp 4"),
     ("model.ffn_hidden=28670", "ffn_hidden 28670 cannot be divided by tp 4"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schedule_player import halves, play_slowly
 
 from seer.errors import InfeasibleError
-from seer.workload.schedules import SCHEDULES, Costs, Order, Schedule, Slot
+from seer.workload.schedules import SCHEDULES, Costs, Order, Schedule, Slot, repeated
 
 LETTERS = {
     Slot.forward: "F",
@@ -230,3 +230,21 @@ def test_a_pass_that_takes_no_time_is_refused() -> None:
 def test_no_activations_at_all_are_refused() -> None:
     with pytest.raises(InfeasibleError, match="0 micro-batches of activations"):
         SCHEDULES["zb-1p"](4, 1, 8, memory_limit=0)
+
+
+def test_a_repeated_schedule_numbers_further_micro_batches_and_drains_between() -> None:
+    twice = repeated(SCHEDULES["1f1b"](2, 1, 2), 2)
+    assert spelled(twice.orders[0]) == "Fa0 Fa1 Ba0 Ba1 Fa2 Fa3 Ba2 Ba3"
+    assert spelled(twice.orders[1]) == "Fa0 Ba0 Fa1 Ba1 Fa2 Ba2 Fa3 Ba3"
+    once = SCHEDULES["1f1b"](2, 1, 4)
+    assert play_slowly(twice, 1, 1, 1).makespan - play_slowly(once, 1, 1, 1).makespan == 3
+    assert repeated(once, 1) is once
+
+
+def test_runs_of_two_directions_keep_the_halves_of_their_overlapped_slots() -> None:
+    one = SCHEDULES["dualpipe"](2, 1, 6)
+    twice = repeated(one, 2)
+    for stage in range(2):
+        passes = [half for slot in halves(one, stage) for half in slot]
+        shifted = [(what, v, m + 6) for what, v, m in passes]
+        assert [half for slot in halves(twice, stage) for half in slot] == passes + shifted

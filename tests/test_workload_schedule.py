@@ -33,6 +33,12 @@ def test_equal_stages_and_free_messages_give_the_closed_bubble(
     assert makespan == ideal + (pp - 1) * (forward + backward)
 
 
+@pytest.mark.parametrize(("schedule", "vpp"), [("1f1b", 1), ("interleaved", 2)])
+def test_each_run_of_a_step_that_drains_between_pays_the_bubble(schedule: str, vpp: int) -> None:
+    job = jobs.job(pp=4, vpp=vpp, schedule=schedule, micro_batches=16, flush_every=8)
+    assert makespan(lay_out(job, jobs.template()), 3.0, 3.0, 2.0) == 2 * (8 * vpp + 4 - 1) * 8.0
+
+
 def makespan(plan: Plan, forward: float, input_grad: float, weight_grad: float) -> float:
     """Play the plan with given times of its passes and everything else free."""
     times = {

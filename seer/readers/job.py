@@ -91,6 +91,7 @@ class _Parallelism(Spec):
     reshard_after_forward: bool = True
     schedule: str | None = None
     dispatcher: Literal["", "alltoall", "deepep"] = ""
+    flush_every: Size = 0
     layers_per_stage: Annotated[list[Annotated[int, Field(ge=0)]], Field(default_factory=list)]
 
 

@@ -247,7 +247,11 @@ def _micro_batches(job: Job) -> None:
         )
         near = max(1, round(training.global_batch / together)) * together
         refuse(job, "training.global_batch", what, f"the nearest that is: {near}")
-    if plan.schedule == "interleaved" and job.micro_batches % plan.pp:
-        what = f"{job.micro_batches} micro-batches are not a multiple of pp {plan.pp}"
+    if plan.flush_every and job.micro_batches % plan.flush_every:
+        what = f"{job.micro_batches} micro-batches are not whole runs of {plan.flush_every}"
+        refuse(job, "parallelism.flush_every", what, "a divisor of the micro-batches of a step")
+    in_a_run = plan.flush_every or job.micro_batches
+    if plan.schedule == "interleaved" and in_a_run % plan.pp:
+        what = f"{in_a_run} micro-batches are not a multiple of pp {plan.pp}"
         hint = "the interleaved schedule needs that: change global_batch, or set vpp to 1"
         refuse(job, "training.global_batch", what, hint)

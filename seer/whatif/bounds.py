@@ -138,7 +138,7 @@ def forwards_held(job: Job) -> int:
     2 (pp - 1) + (vpp - 1) pp and runs one more; every schedule runs one. Counted are those whose
     activations are all still held when the last of them runs.
     """
-    plan, m = job.parallelism, job.micro_batches
+    plan, m = job.parallelism, job.parallelism.flush_every or job.micro_batches
     if plan.schedule == "gpipe":
         return plan.vpp * m
     if plan.schedule in ("1f1b", "zb-h1"):

@@ -106,7 +106,7 @@ class Space:
         micro_batch = one(MICRO_BATCH, _divisors(training.global_batch // dp, 10**6))
         zero = one(SHARDING, ZERO if dp * cp > 1 else (0,))
         recompute = one(RECOMPUTED, RECOMPUTE)
-        plan = replace(self.job.parallelism, layers_per_stage=(), shard_group=0)
+        plan = replace(self.job.parallelism, layers_per_stage=(), shard_group=0, flush_every=0)
         plan = replace(plan, tp=tp, cp=cp, pp=pp, ep=ep, vpp=vpp, dp=dp, schedule=schedule)
         plan = replace(plan, zero=zero, sequence_parallel=tp > 1)
         changed = replace(
@@ -122,6 +122,7 @@ class Space:
         for tp in self._may(TP, _divisors(gpus, model.heads)):
             whole = replace(given, tp=tp, cp=1, ep=1, pp=1, vpp=1, zero=0, shard_group=0)
             whole = replace(whole, sequence_parallel=tp > 1, layers_per_stage=(), schedule="1f1b")
+            whole = replace(whole, flush_every=0)
             if self._refuses(whole, gpus, ("parallelism.tp", "parallelism.etp")):
                 continue
             for cp in self._may(CP, _divisors(gpus // tp, self.job.training.sequence_length)):
@@ -202,8 +203,9 @@ def edits_of(job: Job, base: Job, gpus: int, many: bool = False) -> dict[str, An
         edits[f"parallelism.{name}"] = getattr(plan, name)
     if base.parallelism.layers_per_stage:
         edits["parallelism.layers_per_stage"] = []
-    if base.parallelism.shard_group:
-        edits["parallelism.shard_group"] = 0
+    for name in ("shard_group", "flush_every"):
+        if getattr(base.parallelism, name):
+            edits[f"parallelism.{name}"] = 0
     edits |= {
         "training.micro_batch": training.micro_batch,
         "training.recompute": training.recompute,

@@ -70,6 +70,7 @@ class Parts:
             vpp=1,
             schedule="",
             layers_per_stage=(),
+            flush_every=0,
             dp=plan.dp if sharded else 1,
             zero=max(plan.zero, 1),
         )

@@ -30,7 +30,7 @@ from seer.workload.passes import GroupColumns
 from seer.workload.placed import PlacedWork, place_work
 from seer.workload.places import Places, find_places, needs_places
 from seer.workload.program import RowKey, Rows
-from seer.workload.schedules import SCHEDULES, Costs, Schedule, Slot
+from seer.workload.schedules import SCHEDULES, Costs, Schedule, Slot, repeated
 from seer.workload.segments import Segment, overlap_segments
 from seer.workload.step import StepRows, ends_of, write_step
 from seer.workload.values import dispatch_share
@@ -165,8 +165,11 @@ def _stage_pairs(schedule: Schedule) -> tuple[list[tuple[int, int]], list[tuple[
 
 def _schedule(job: Job, parts: Parts) -> Schedule:
     name, costs = job.parallelism.schedule, pass_costs(job)
-    sizes = job.parallelism.pp, job.parallelism.vpp, job.micro_batches
-    return parts.schedules.get((name, sizes, costs), lambda: SCHEDULES[name](*sizes, costs))
+    in_a_run = job.parallelism.flush_every or job.micro_batches
+    sizes, runs = (job.parallelism.pp, job.parallelism.vpp, in_a_run), job.micro_batches // in_a_run
+    return parts.schedules.get(
+        (name, sizes, runs, costs), lambda: repeated(SCHEDULES[name](*sizes, costs), runs)
+    )
 
 
 def pass_costs(job: Job) -> Costs:

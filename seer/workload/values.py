@@ -41,6 +41,7 @@ def template_values(job: Job) -> dict[str, float]:
             "clamped": float(model.activation == "clamped_swiglu"),
             "expert_bias": float(model.expert_bias),
             "alltoall": float(dispatcher(job) == "alltoall"),
+            "consecutive_experts": 0.0,
             "rope": float(model.position == "rope"),
             "learned_positions": float(model.position == "learned"),
             "tp": parallelism.tp,
@@ -57,6 +58,7 @@ def template_values(job: Job) -> dict[str, float]:
         }
         | dict(job.framework.parameters)
         | {"fused_experts": fused_experts(job), "expert_padding": expert_padding(job)}
+        | {"dispatched_share": dispatched_share(job)}
         | overlapped_shares(job)
     )
 
@@ -107,6 +109,26 @@ def expert_padding(job: Job) -> float:
     if not _is_quantised(job) or fused_experts(job) or dispatcher(job) != "alltoall":
         return 0.0
     return job.framework.parameters.get("expert_padding", 0.0)
+
+
+def dispatched_share(job: Job) -> float:
+    """What a merging dispatch sends when a token's experts are consecutive, over uniform draws.
+
+    A token goes once to each place that holds one of its top-k experts: to each node of the expert
+    group, inside one node to each rank. Of P places uniform draws reach P (1 - (1 - 1/P)^k);
+    consecutive experts, aligned at multiples of k, lie in one place or few (a balanced fake gate:
+    arange(tokens x k) modulo experts).
+    """
+    model, plan = job.model, job.parallelism
+    if not job.framework.parameters.get("consecutive_experts") or plan.ep < 2:
+        return 1.0
+    nodes = plan.ep * plan.expert_tp // job.cluster.devices_per_node
+    places = nodes if nodes > 1 else plan.ep
+    first = np.arange(0, model.experts, model.top_k)
+    last = np.minimum(first + model.top_k, model.experts) - 1
+    in_each = model.experts / places
+    reached = float(np.mean(last // in_each - first // in_each + 1))
+    return reached / (places * (1.0 - (1.0 - 1.0 / places) ** model.top_k))
 
 
 def dispatcher(job: Job) -> str:

@@ -175,6 +175,9 @@ def _training(
         total = local * (world // (plan["tp"] * plan["pp"] * plan["cp"]))
     if total > 0:
         training["global_batch"] = total
+    replicas = world // (plan["tp"] * plan["pp"] * plan["cp"]) if world else 0
+    if plan["pp"] > 1 and local > micro and total > local * replicas > 0:
+        plan["flush_every"] = local // micro  # gradients accumulate over runs of the schedule
     if args.switch("enable_cpu_offload"):
         # FSDP2's CPUOffloadPolicy: sharded parameters, gradients and states live on the host
         training["offload"] = ["optimizer", *(["parameters"] if plan.get("zero") == 3 else [])]

@@ -12,11 +12,11 @@ from seer.workload.schedules.combined import combined_1f1b
 from seer.workload.schedules.controllable import v_half, v_min
 from seer.workload.schedules.dual_pipe import dualpipe, dualpipev
 from seer.workload.schedules.flush import gpipe, interleaved, one_f_one_b
-from seer.workload.schedules.order import UNIT, Costs, Order, Schedule, Slot
+from seer.workload.schedules.order import UNIT, Costs, Order, Schedule, Slot, repeated
 from seer.workload.schedules.zb_v import zb_v
 from seer.workload.schedules.zero_bubble import zb_1p, zb_2p, zb_h1
 
-__all__ = ["SCHEDULES", "UNIT", "Costs", "Order", "Schedule", "Slot"]
+__all__ = ["SCHEDULES", "UNIT", "Costs", "Order", "Schedule", "Slot", "repeated"]
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "gpipe": gpipe,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -190,6 +190,26 @@ def v_shape(pp: int) -> NDArray[np.int32]:
 def schedule_of(orders: Iterable[Order], virtual_stage: NDArray[np.int32]) -> Schedule:
     """A schedule with one copy of the parameters."""
     return Schedule(tuple(orders), virtual_stage, np.zeros(virtual_stage.shape, np.int8))
+
+
+def repeated(schedule: Schedule, runs: int) -> Schedule:
+    """The schedule several times over, for further micro-batches; the pipeline drains between."""
+    if runs == 1:
+        return schedule
+    return replace(schedule, orders=tuple(_repeated(order, runs) for order in schedule.orders))
+
+
+def _repeated(order: Order, runs: int) -> Order:
+    micro_batches = int(max(order.micro_batch.max(), order.other_micro_batch.max())) + 1
+    later = np.repeat(np.arange(runs, dtype=np.int32) * micro_batches, len(order))
+    other = np.tile(order.other_micro_batch, runs)
+    return Order(
+        np.tile(order.slot, runs),
+        np.tile(order.chunk, runs),
+        np.tile(order.micro_batch, runs) + later,
+        np.tile(order.other_chunk, runs),
+        np.where(other < 0, other, other + later).astype(np.int32),
+    )
 
 
 def refuse(what: str, why: str, hint: str) -> NoReturn:
