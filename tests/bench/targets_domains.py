@@ -286,11 +286,16 @@ def tokens_with_own_kernels(model: str, which: int) -> float:
     conjugate = {"dispatch": "combine", "combine": "dispatch"}
     tokens = job.training.sequence_length // job.parallelism.tp
     for row, name in enumerate(work.name):
-        noun, _, direction = name.partition(" ")
+        words, _, held = name.partition(": ")
+        noun, _, direction = words.partition(" ")
         if noun in conjugate and work.group_nodes[row] > 1:
             kind = noun if direction == "forward" else conjugate[noun]
             scale = job.model.hidden / HIDDEN
-            time_s[row] = scale * by_deepep_s(kind, job.parallelism.ep, tokens)
+            seconds = scale * by_deepep_s(kind, job.parallelism.ep, tokens)
+            # what an exchange takes from the products beside it goes with its time
+            exchange = work.name.index(words)
+            share = pricing.time_s[row] / pricing.time_s[exchange] if held else 1.0
+            time_s[row] = share * seconds
     played, _ = play_folded(prepared.plan, replace(pricing, time_s=time_s))
     training = job.training
     step = played.timeline.makespan_s
