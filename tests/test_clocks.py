@@ -20,6 +20,7 @@ from seer.graph import MATRIX
 from seer.plans import Reuse, evaluate
 from seer.readers import read_calibration, read_job
 from seer.validate import LimitedRun, Response, power_limit
+from seer.whatif.bounds import Bounds
 
 SHARES = st.floats(0.01, 0.99)
 
@@ -116,6 +117,14 @@ def test_plans_of_a_table_have_the_factor_of_their_forecast(tmp_path: Path) -> N
         alone, shared = forecast(job).iteration_time_s, evaluate(job, reuse).iteration_time_s
         assert shared == pytest.approx(alone, rel=1e-12)
         assert evaluate(job).iteration_time_s == shared
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_no_plan_is_faster_than_its_bound_under_a_power_limit(tmp_path: Path, share: float) -> None:
+    name, reuse = limited(tmp_path, share), Reuse()
+    for edits in (["parallelism.tp=2"], ["parallelism.tp=4", "parallelism.vpp=1"]):
+        job = read_job("llama3-70b-1024xh100", [*edits, f"calibration={name}"])
+        assert 0.0 < Bounds(reuse).time_s(job) <= evaluate(job, reuse).iteration_time_s
 
 
 def test_a_limit_of_another_precision_is_not_declared_for_a_job(tmp_path: Path) -> None:

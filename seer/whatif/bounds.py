@@ -240,6 +240,7 @@ def _play_pieces(job: Job, reuse: Reuse) -> Pieces:
         name: [writer.write(slot, *chunk) for slot in slots] for name, chunk in chunks.items()
     }
     work = WorkTable.from_rows(rows.rows)
+    # of a power limit 1, which no plan's own factor is below: the bound holds, less tightly
     factor = declared_factor(reuse.calibration(job.calibration), job).value
     time_s = sustained_s(work, rows.keys, job, reuse, factor)
     passes = {name: _passes(segments, work, time_s) for name, segments in written.items()}
