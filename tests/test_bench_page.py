@@ -32,6 +32,15 @@ def test_a_case_does_its_work_and_says_how_much(bench, kind, size, monkeypatch):
     assert case["peak_memory_bytes"] > 2**20
 
 
+def test_a_large_graph_is_played_whole_and_a_command_is_timed_from_outside(bench, monkeypatch):
+    monkeypatch.setattr(bench, "REPEATS", 1)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "bench"))
+    case = bench.run_case("played", 20_000)
+    assert case["operators"] == 20_000
+    assert case["play_warm_s"] > 0
+    assert bench.run_case("command", 0)["command"] == "--help"
+
+
 def test_the_plans_of_a_sweep_are_spread_over_the_grid_and_can_all_run(bench):
     plans = bench._valid_plans(10)
     assert [index for index, _ in plans] == list(range(10))
@@ -46,6 +55,9 @@ def test_the_page_has_every_size_it_promises(bench):
     assert rows["Unfolded jobs"] == list(bench.UNFOLDED)
     assert rows["Sweeps"] == list(bench.SWEEPS)
     assert rows["Cost of a plan"] == list(bench.MICRO_BATCHES)
+    assert rows["Large graphs"] == list(bench.PLAYED)
+    for command in bench.COMMANDS:
+        assert f"| `seer {command}` |" in text
 
 
 def _rows(text: str) -> dict[str, list[int]]:

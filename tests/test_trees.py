@@ -124,12 +124,12 @@ def test_whole_waves_of_tiles_take_longer_than_the_work_in_them() -> None:
     [
         ("feature", [[99]], "feature that is not there"),
         ("threshold", [[float("nan")]], "not finite"),
-        ("leaf_1e-5", [[1, 2, 3, 4]], "do not pair up"),
-        ("leaf_1e-5", [[0, 10**9]], "beyond"),
+        ("leaf_1e-4", [[1, 2, 3, 4]], "do not pair up"),
+        ("leaf_1e-4", [[0, 10**9]], "beyond"),
     ],
 )
 def test_trees_that_cannot_be_are_refused(name: str, value: Any, why: str) -> None:
-    good = {"feature": [[0]], "threshold": [[1.0]], "leaf_1e-5": [[0, 100]]}
+    good = {"feature": [[0]], "threshold": [[1.0]], "leaf_1e-4": [[0, 100]]}
     check._check_trees(Trees.from_json(good), FEATURES)
     with pytest.raises(check._Damaged, match=why):
         check._check_trees(Trees.from_json({**good, name: value}), FEATURES)

@@ -146,7 +146,7 @@ def _check_trees(trees: Trees, features: int) -> None:
     if not np.isfinite(trees.threshold).all():
         raise _Damaged("a threshold of the trees is not finite")
     if len(trees):
-        _residuals("leaf_1e-5", trees.leaf)
+        _residuals("leaf_1e-4", trees.leaf)
 
 
 def _check_attention(curve: AttentionCurve | BackwardRatio) -> None:

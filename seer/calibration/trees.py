@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-UNIT = 1e-5
-"""Stored leaf values are whole multiples of this: 300 trees of half a unit each are 0.01 % off."""
+UNIT = 1e-4
+"""Stored leaf values are whole multiples of this. A fit rounds as it goes, so that the next tree
+knows what the one before left."""
 
 _CELLS = 32_768
 """Answers of so many trees and queries are found at once: enough to outweigh the calls, few enough
@@ -88,7 +89,7 @@ class Trees:
         return {
             "feature": self.feature.tolist(),
             "threshold": self.threshold.tolist(),
-            "leaf_1e-5": np.rint(self.leaf / UNIT).astype(int).tolist(),
+            "leaf_1e-4": np.rint(self.leaf / UNIT).astype(int).tolist(),
         }
 
     @staticmethod
@@ -99,5 +100,5 @@ class Trees:
         return Trees(
             np.array(data["feature"], np.intp),
             np.array(data["threshold"], np.float64),
-            np.array(data["leaf_1e-5"], np.float64) * UNIT,
+            np.array(data["leaf_1e-4"], np.float64) * UNIT,
         )

@@ -71,9 +71,9 @@ def fit_trees(features: Floats, target: Floats, count: int, rate: float = RATE) 
 
 
 def _edges(column: Floats) -> Floats:
-    """Thresholds of a feature: its quantiles to six digits, fewer where values repeat."""
+    """Thresholds of a feature: its quantiles to five digits, fewer where values repeat."""
     inner = np.quantile(column, np.linspace(0.0, 1.0, BINS + 1)[1:-1])
-    return np.unique([float(f"{value:.6g}") for value in inner])
+    return np.unique([float(f"{value:.5g}") for value in inner])
 
 
 def _grown(

@@ -105,16 +105,32 @@ def calibration_text(calibration: Calibration) -> str:
     return _lay_out(calibration.to_json(), 0) + "\n"
 
 
+_WIDTH = 96
+
+
 def _lay_out(value: Any, depth: int) -> str:
-    """JSON with a line per key and per row of a table, and numbers side by side."""
+    """JSON with a line per key, and numbers and short rows of a table side by side."""
     pad = " " * (depth + 1)
     if isinstance(value, dict) and value and depth < 6:
         items = [f"{pad}{json.dumps(key)}: {_lay_out(v, depth + 1)}" for key, v in value.items()]
         return "{\n" + ",\n".join(items) + "\n" + " " * depth + "}"
     if isinstance(value, list) and value and isinstance(value[0], dict | list | str):
-        items = [pad + _lay_out(v, depth + 1) for v in value]
-        return "[\n" + ",\n".join(items) + "\n" + " " * depth + "]"
+        rows = [_lay_out(v, depth + 1) for v in value]
+        return "[\n" + ",\n".join(pad + line for line in _packed(rows)) + "\n" + " " * depth + "]"
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _packed(rows: list[str]) -> list[str]:
+    """Rows that are short beside one another, up to `_WIDTH` characters a line; long ones alone."""
+    lines: list[list[str]] = []
+    length = 0
+    for row in rows:
+        length += len(row) + 1
+        if not lines or length > _WIDTH:
+            lines.append([])
+            length = len(row) + 1
+        lines[-1].append(row)
+    return [",".join(line) for line in lines]
 
 
 def read_kernel_ratios(device: str) -> tuple[KernelRatio, ...]:

@@ -28,9 +28,18 @@ FOLDED = (1, 8, 64, 1_024, 16_384, 131_072, 524_288)
 UNFOLDED = (8, 64, 512, 1_024, 2_048, 4_096)
 SWEEPS = (10, 100, 1_000, 10_000)
 MICRO_BATCHES = (8, 32, 128, 512, 2_048)
-SMALL = {"folded": (1, 64), "unfolded": (8,), "sweep": (10,), "linear": (8, 32)}
+PLAYED = (1_000_000, 10_000_000)
 
 JOB = "llama3-70b-1024xh100"
+COMMANDS = ("--help", f"forecast {JOB} -q", f"explain {JOB}")
+SMALL: dict[str, tuple[int, ...]] = {
+    "folded": (1, 64),
+    "unfolded": (8,),
+    "sweep": (10,),
+    "linear": (8, 32),
+    "played": (20_000,),
+    "command": (0,),
+}
 REPEATS = 3
 LONG_S = 10.0
 """A case that takes longer is run once."""
@@ -176,9 +185,7 @@ def linear(micro_batches: int) -> Case:
     edits = {"training.global_batch": batch, "parallelism.pp": 8, "parallelism.tp": 8}
     job = read_job(JOB, {**edits, "parallelism.vpp": 1})
     assert job.micro_batches == micro_batches
-    operators = (
-        2 * 8 * micro_batches + 2 * 7 * micro_batches
-    )  # passes and transfers of the schedule
+    operators = 2 * 8 * micro_batches + 2 * 7 * micro_batches  # passes and transfers
 
     curves = {job.calibration: read_calibration(job.calibration)}
     templates = {job.layer_template: read_layer_template(job.layer_template)}
@@ -192,11 +199,35 @@ def linear(micro_batches: int) -> Case:
     return best_of(run, "total_s")
 
 
+def played(operators: int) -> Case:
+    """A graph of so many operators on 1,000 ranks: built, played, analysed (`bench_play.py`)."""
+    import bench_play
+
+    found: Case = bench_play.measure(operators)
+    assert found["operators"] == operators
+    return found
+
+
+def command(index: int) -> Case:
+    """One whole command in a process of its own, from the shell and back. Wall time."""
+
+    def run() -> Case:
+        start = time.perf_counter()
+        words = [sys.executable, "-m", "seer", *COMMANDS[index].split()]
+        done = subprocess.run(words, check=True, text=True, stdout=subprocess.PIPE)
+        assert len(done.stdout.splitlines()) >= 5
+        return {"command": COMMANDS[index], "wall_s": time.perf_counter() - start}
+
+    return best_of(run, "wall_s")
+
+
 CASES: dict[str, Callable[[int], Case]] = {
     "folded": folded,
     "unfolded": unfolded,
     "sweep": sweep,
     "linear": linear,
+    "played": played,
+    "command": command,
 }
 
 
@@ -238,6 +269,8 @@ def page(sizes: dict[str, tuple[int, ...]]) -> str:
             *_phase_table("Unfolded jobs", "ranks", found["unfolded"], UNFOLDED_TEXT),
             *_sweep_table(found["sweep"]),
             *_linear_table(found["linear"]),
+            *_played_table(found["played"]),
+            *_command_table(found["command"]),
         ]
     )
 
@@ -318,6 +351,25 @@ transfers of its schedule grow, its layers do not. Nothing is reused from one pl
     return ["## Cost of a plan", "", text, "", head, "|--:|--:|--:|--:|", *rows, ""]
 
 
+def _played_table(cases: list[Case]) -> list[str]:
+    text = """A graph of 1,000 ranks in one play, with 1.5 edges for each operator. The first play
+loads the compiled code; memory is the most that building, playing and analysing held."""
+    steps = ("build_s", "play_first_s", "play_warm_s", "peak_memory_all_s", "critical_path_s")
+    rows = [
+        f"| {case['operators']:,} | " + " | ".join(_ms(case[step]) for step in steps) + " | "
+        f"{case['peak_memory_bytes'] / 2**20:,.0f} MiB |"
+        for case in cases
+    ]
+    head = "| operators | build | first play | play | peak memory | critical path | memory |"
+    return ["## Large graphs", "", text, "", head, "|--:|--:|--:|--:|--:|--:|--:|", *rows, ""]
+
+
+def _command_table(cases: list[Case]) -> list[str]:
+    text = "The wall time of a whole command, starting Python included, on files just read before."
+    rows = [f"| `seer {case['command']}` | {_ms(case['wall_s'])} |" for case in cases]
+    return ["## Commands", "", text, "", "| command | wall time |", "|---|--:|", *rows, ""]
+
+
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
@@ -333,7 +385,14 @@ def main() -> None:
         kind, size = arguments.case
         print(json.dumps(run_case(kind, int(size))))
         return
-    whole = {"folded": FOLDED, "unfolded": UNFOLDED, "sweep": SWEEPS, "linear": MICRO_BATCHES}
+    whole = {
+        "folded": FOLDED,
+        "unfolded": UNFOLDED,
+        "sweep": SWEEPS,
+        "linear": MICRO_BATCHES,
+        "played": PLAYED,
+        "command": tuple(range(len(COMMANDS))),
+    }
     arguments.output.write_text(page(SMALL if arguments.small else whole), encoding="utf-8")
 
 
