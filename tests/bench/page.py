@@ -31,15 +31,13 @@ MICRO_BATCHES = (8, 32, 128, 512, 2_048)
 PLAYED = (1_000_000, 10_000_000)
 
 JOB = "llama3-70b-1024xh100"
-COMMANDS = ("--help", f"forecast {JOB} -q", f"explain {JOB}")
-SMALL: dict[str, tuple[int, ...]] = {
-    "folded": (1, 64),
-    "unfolded": (8,),
-    "sweep": (10,),
-    "linear": (8, 32),
-    "played": (20_000,),
-    "command": (0,),
-}
+COMMANDS = (
+    "--help",
+    f"forecast {JOB} -q",
+    "whatif nvlink-domain deepseek-v3-2048xh800 --domains 8,72",
+)
+SMALL: dict[str, tuple[int, ...]] = {"folded": (1, 64), "unfolded": (8,), "sweep": (10,)}
+SMALL |= {"linear": (8, 32), "played": (20_000,), "command": (0,)}
 REPEATS = 3
 LONG_S = 10.0
 """A case that takes longer is run once."""
