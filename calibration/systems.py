@@ -21,13 +21,14 @@ from seer.forecast import prepare
 from seer.readers import read_calibration
 from seer.readers.published_runs import read_published_runs
 from seer.validate.factors import response
+from seer.validate.own_steps import System, system_of
 
 
 def main() -> None:
     """Print the spread between systems, and the typical one inside them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs")
-    systems: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    systems: dict[System, list[float]] = defaultdict(list)
     curves = functools.cache(read_calibration)
     for run in read_published_runs(parser.parse_args().runs)[0]:
         job = run.job
@@ -36,8 +37,7 @@ def main() -> None:
         except SeerError:
             continue
         factor = response(prepared).meets(run.published_s)
-        key = (run.group, job.cluster.device.name, job.training.precision)
-        systems[key].append(math.log(factor))
+        systems[system_of(run)].append(math.log(factor))
     between = math.sqrt(statistics.mean(statistics.mean(logs) ** 2 for logs in systems.values()))
     inside = [statistics.stdev(logs) for logs in systems.values() if len(logs) > 1]
     print(f"{len(systems)} systems: log(factor) {between:.3f} from 0 (root mean square);", end=" ")

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from seer.calibration import Calibration
 from seer.cost.physics import peak_flop_per_s
-from seer.graph import MATRIX, WorkTable
+from seer.graph import MATRIX
 from seer.spec import Job
 from seer.workload import Plan, Segment
 
@@ -143,7 +143,7 @@ def demand_of(plan: Plan, time_s: Floats, length_s: Mapping[int, float]) -> Dema
     length_s : mapping of row to float
         Seconds of each played segment, by its work row.
     """
-    at_peak = peak_seconds(plan.work, plan)
+    at_peak = _at_peak_s(plan)
     matrix = np.where(np.isin(plan.work.kind, MATRIX), time_s, 0.0)
     parts = np.zeros(3)
     for row, segment, count in _passes(plan):
@@ -152,9 +152,9 @@ def demand_of(plan: Plan, time_s: Floats, length_s: Mapping[int, float]) -> Dema
     return Demand(*parts.tolist())
 
 
-def peak_seconds(work: WorkTable, plan: Plan) -> Floats:
+def _at_peak_s(plan: Plan) -> Floats:
     """Seconds of each matrix kernel at the peak of its type, 0 for other rows. float64[W]."""
-    every = np.arange(len(work))
+    work, every = plan.work, np.arange(len(plan.work))
     return np.where(
         np.isin(work.kind, MATRIX), work.flop / peak_flop_per_s(work, every, plan.job.cluster), 0.0
     )

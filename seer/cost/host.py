@@ -51,13 +51,11 @@ def price_host(
 
 
 def _copies(work: WorkTable, rows: Rows, measured: float, link: HostLink, sheet: Sheet) -> None:
-    rate = measured or link.link_bytes_per_s
-    time_s = work.message_bytes[rows] / rate
+    moved = work.message_bytes[rows]
     if measured:
-        _fill(sheet, rows, time_s, Origin.derived, _MEASURED_SPREAD)
+        _fill(sheet, rows, moved / measured, Origin.derived, _MEASURED_SPREAD)
     else:
-        _fill(sheet, rows, time_s, Origin.assumed, ASSUMED_SPREAD)
-    if not measured:
+        _fill(sheet, rows, moved / link.link_bytes_per_s, Origin.assumed, ASSUMED_SPREAD)
         sheet.note(
             "copies over the host link at its nominal bandwidth of "
             f"{link.link_bytes_per_s / 1e9:,.0f} GB/s, which no copy reaches"

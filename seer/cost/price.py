@@ -101,10 +101,7 @@ def _other_peak(
     if not measured or abs(np.log(measured / nominal)) < _SAME_PEAK:
         return
     mine = rows[np.isin(work.kind[rows], MATRIX) & (sheet.curve[rows] >= 0)]
-    launch = np.minimum(ASSUMED_LAUNCH_S, sheet.time_s[mine])
-    sheet.time_s[mine] = launch + (sheet.time_s[mine] - launch) * measured / nominal
-    sheet.origin[mine] = np.maximum(sheet.origin[mine], Origin.derived)
-    sheet.spread[mine] = np.hypot(sheet.spread[mine], _OTHER_PEAK_SPREAD)
+    sheet.in_ratio(mine, ASSUMED_LAUNCH_S, measured / nominal, _OTHER_PEAK_SPREAD)
     sheet.note(
         f"products and attention, measured at a peak of {measured / 1e12:,.0f} TFLOP/s, are those "
         f"of {nominal / 1e12:,.0f} in the ratio of the peaks"

@@ -72,6 +72,18 @@ class Sheet:
         self.spread[rows] = estimate.spread
         self.curve[rows] = curve
 
+    def in_ratio(
+        self, rows: Rows, launch_s: float | NDArray[np.float64], ratio: float, spread: float
+    ) -> None:
+        """Move filled rows to a like device: what exceeds the launch takes `ratio` times as long.
+
+        They are derived then, and `spread` joins their own.
+        """
+        launch_s = np.minimum(launch_s, self.time_s[rows])
+        self.time_s[rows] = launch_s + (self.time_s[rows] - launch_s) * ratio
+        self.origin[rows] = np.maximum(self.origin[rows], Origin.derived)
+        self.spread[rows] = np.hypot(self.spread[rows], spread)
+
     def note(self, text: str, who: str = "") -> None:
         """Say something once, with everybody it concerns."""
         concerned = self.notes.setdefault(text, [])

@@ -73,10 +73,7 @@ def _other_memory(rows: Rows, calibration: Calibration, cluster: Cluster, sheet:
         curve = calibration.curves[index] if index >= 0 else None
         if isinstance(curve, MemoryCurve):
             mine = rows[sheet.curve[rows] == index]
-            launch = np.minimum(curve.floor_s, sheet.time_s[mine])
-            sheet.time_s[mine] = launch + (sheet.time_s[mine] - launch) * measured / nominal
-            sheet.origin[mine] = np.maximum(sheet.origin[mine], Origin.derived)
-            sheet.spread[mine] = np.hypot(sheet.spread[mine], _OTHER_MEMORY_SPREAD)
+            sheet.in_ratio(mine, curve.floor_s, measured / nominal, _OTHER_MEMORY_SPREAD)
     sheet.note(
         f"memory-bound times, measured at {measured / 1e9:,.0f} GB/s, are those of a memory of "
         f"{nominal / 1e9:,.0f} GB/s in the ratio of the bandwidths"

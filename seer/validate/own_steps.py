@@ -17,19 +17,26 @@ DRAWS = 20
 FEWEST_ROWS = 4
 """A system of fewer rows is left out: too little remains to score."""
 
+System = tuple[str, str, str]
+"""What shares a factor: source group, device, precision."""
+
+
+def system_of(run: PublishedRun) -> System:
+    """The system that a published run belongs to."""
+    return run.group, run.job.cluster.device.name, run.job.training.precision
+
 
 def own_steps(
     prepared: Sequence[tuple[PublishedRun, Prepared]], steps: int
 ) -> tuple[list[ScoredRun], list[SkippedRun]]:
     """Score every system with factors from `steps` of its own rows.
 
-    A system is one source group, GPU class and precision. Of each, `DRAWS` sets of rows give a
-    factor; a row's forecast is the median over the sets that do not hold it.
+    Of each system (`system_of`), `DRAWS` sets of rows give a factor; a row's forecast is the median
+    over the sets that do not hold it.
     """
-    systems: dict[tuple[str, str, str], list[tuple[PublishedRun, Response]]] = {}
+    systems: dict[System, list[tuple[PublishedRun, Response]]] = {}
     for run, job in prepared:
-        key = (run.group, run.job.cluster.device.name, run.job.training.precision)
-        systems.setdefault(key, []).append((run, response(job)))
+        systems.setdefault(system_of(run), []).append((run, response(job)))
     rows: list[ScoredRun] = []
     skipped: list[SkippedRun] = []
     for members in systems.values():

@@ -13,7 +13,7 @@ from seer.workload.memory import dense_and_expert, embedding_parameters, paramet
 from seer.workload.offload import away_bytes, gradient_bytes, link_row, on_host, spans
 from seer.workload.passes import GroupColumns, Operators, PassWriter, active_operators
 from seer.workload.program import Program, Rows
-from seer.workload.recompute import kept_by_operator, kept_bytes
+from seer.workload.recompute import kept_by_operator
 from seer.workload.schedules import Slot
 from seer.workload.segments import Part, Segment, write_segment
 from seer.workload.values import template_values
@@ -234,13 +234,14 @@ class ChunkWriter:
             self._kept[kind] = self._kept_bytes(self.layer(kind))
         return self._kept[kind]
 
-    def _kept_by_layer(self, layer: Operators) -> float:
+    def _kept_by_operator(self, layer: Operators) -> list[float]:
+        """Bytes that the backward of each operator finds kept, without full recomputation."""
         element_bytes = DType[self._job.training.storage].size_bytes
-        return kept_bytes(layer.items, self._again, element_bytes)
+        return kept_by_operator(layer.items, self._again, element_bytes)
 
     def _kept_bytes(self, layer: Operators) -> float:
         if self._recompute != "full":
-            return self._kept_by_layer(layer)
+            return sum(self._kept_by_operator(layer))
         split = self._job.parallelism.tp if self._job.parallelism.sequence_parallel else 1
         return self._values["full_message"] / split  # the input, whole on every tp rank
 
@@ -249,9 +250,7 @@ class ChunkWriter:
         layer = self.layer(kind)
         if self._recompute == "full":
             return {0: self._kept_of(kind)}
-        element_bytes = DType[self._job.training.storage].size_bytes
-        kept = kept_by_operator(layer.items, self._again, element_bytes)
-        return away_bytes(self._job, layer.items, kept)
+        return away_bytes(self._job, layer.items, self._kept_by_operator(layer))
 
     def _copies(self, kind: LayerKind, group: str) -> dict[int, int]:
         """Work rows of the copies of a layer's activations over the host link, by operator."""
@@ -273,7 +272,7 @@ class ChunkWriter:
         return rerun + 2 * parameter_bytes(self._job) * weights  # and those of the prefetched one
 
     def _rerun_bytes(self, layer: Operators) -> float:
-        kept = 0.0 if self._recompute == "full" else self._kept_by_layer(layer)
+        kept = 0.0 if self._recompute == "full" else sum(self._kept_by_operator(layer))
         return layer.saved_bytes - kept
 
     def _layer_weights(self, kind: LayerKind) -> tuple[float, float]:

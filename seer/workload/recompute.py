@@ -34,11 +34,6 @@ def recomputed_module(op: TemplateOperator, recomputed: Collection[str]) -> str:
     return max(found, key=lambda module: module in PARTS, default="")
 
 
-def kept_bytes(items: Items, recomputed: Collection[str], element_bytes: float) -> float:
-    """Activation bytes that a layer keeps when modules in `recomputed` run again in backward."""
-    return sum(kept_by_operator(items, recomputed, element_bytes))
-
-
 def kept_by_operator(
     items: Items, recomputed: Collection[str], element_bytes: float
 ) -> list[float]:

@@ -171,11 +171,11 @@ def _training(
     total = args.whole("global_batch_size", default=-1, least=-1)
     step = args.whole("num_tokens_per_train_step", default=-1, least=-1)
     total = step // length if step > 0 else total
+    replicas = world // (plan["tp"] * plan["pp"] * plan["cp"]) if world else 0
     if total <= 0 and world:
-        total = local * (world // (plan["tp"] * plan["pp"] * plan["cp"]))
+        total = local * replicas
     if total > 0:
         training["global_batch"] = total
-    replicas = world // (plan["tp"] * plan["pp"] * plan["cp"]) if world else 0
     if plan["pp"] > 1 and local > micro and total > local * replicas > 0:
         plan["flush_every"] = local // micro  # gradients accumulate over runs of the schedule
     if args.switch("enable_cpu_offload"):
