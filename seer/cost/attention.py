@@ -84,7 +84,7 @@ def price_attention(
                 mine = rows[(own == key).all(axis=1)]
                 asked = Asked(mine, _shapes(work, mine), causal > 0, keys_seen, is_backward > 0)
                 suited = _suited(pool, DType(dtype).name, asked, sheet)
-                _price(asked, suited, _of(curves, asked, "forward"), ratios, sheet)
+                _price(asked, suited, _of(curves, asked), ratios, sheet)
                 _hold_window(asked, pool, DType(dtype).name, sheet)
                 if ratio:
                     _other_kernel(asked, ratio, sheet)
@@ -127,11 +127,12 @@ def _price(
 ) -> None:
     """Fill rows of one kind: by a curve of their pass, else from forward curves.
 
-    `others` are the forward curves of all kernels: they tell how time goes with the head size
-    where the kernel that runs was measured at none like it.
+    `others` are the curves of all kernels: they tell how time goes with the head size where the
+    kernel that runs was measured at none like it.
     """
     left = np.ones(len(asked.rows), bool)
-    for answer in _answers(_of(curves, asked, asked.train_pass), asked):
+    own = [(i, c) for i, c in _of(curves, asked) if c.train_pass == asked.train_pass]
+    for answer in _answers(own, asked):
         mine = left & answer.fits
         if mine.any():
             sheet.fill(asked.rows[mine], *answer.of(asked.where(mine)))
@@ -139,12 +140,44 @@ def _price(
     if not left.any():
         return
     rest = asked.where(left)
-    estimate, used = _forward(curves, others, rest, sheet)
+    if own and _by_plain_kernel(own[0][1], others, ratios, rest, sheet):
+        return
+    forward = [(i, c) for i, c in others if c.train_pass == "forward"]
+    usable = [(i, c) for i, c in curves if c.train_pass == "forward"] or forward or curves
+    estimate, used = _forward(usable, forward, rest, sheet)
     if asked.backward:
         estimate = _times_ratio(estimate, ratios, rest, sheet)
         sheet.fill(rest.rows, estimate, used, Origin.derived)
     else:
         sheet.fill(rest.rows, estimate, used)
+
+
+def _by_plain_kernel(
+    own: AttentionCurve, others: Indexed, ratios: list[BackwardRatio], asked: Asked, sheet: Sheet
+) -> bool:
+    """Fill rows of a kernel that adds in a fixed order by the plain one; whether that was possible.
+
+    For head sizes that it was not measured at: the price of the plain kernel, in the ratio of the
+    two at the nearest head size that both know.
+    """
+    plain = [(i, c) for i, c in others if c.kernel + DETERMINISTIC == own.kernel]
+    plain = [(i, c) for i, c in plain if c.dtype == own.dtype]
+    low, high = own.info.domain["head_dim"]
+    near = asked.shapes._replace(head_dim=np.clip(asked.shapes.head_dim, low, high))
+    both = (c for _, c in plain if c.train_pass == own.train_pass)
+    beside = next((c for c in both if c.covers(near.head_dim, asked.causal).all()), None)
+    if beside is None:
+        return False
+    _price(asked, plain, others, ratios, sheet)
+    known, there = own.evaluate(near), beside.evaluate(near)
+    sheet.time_s[asked.rows] *= known.time_s / there.time_s
+    sheet.spread[asked.rows] = np.hypot(sheet.spread[asked.rows], known.spread)
+    sheet.origin[asked.rows] = np.maximum(sheet.origin[asked.rows], Origin.derived)
+    sheet.note(
+        f"attention of {own.kernel} at a head size that was not measured: in the ratio to "
+        f"{beside.kernel} at one that was"
+    )
+    return True
 
 
 def _hold_window(asked: Asked, pool: Indexed, dtype: str, sheet: Sheet) -> None:
@@ -161,6 +194,9 @@ def _hold_window(asked: Asked, pool: Indexed, dtype: str, sheet: Sheet) -> None:
             continue
         fits = curve.knows(asked.shapes.head_dim, False) & (asked.shapes.seq_kv > curve.window)
         fits &= sheet.origin[asked.rows] > Origin.measured
+        for _, own in pool:  # where the mask itself was measured it is what that says
+            if (own.window, own.dtype, own.train_pass) == (0, dtype, asked.train_pass):
+                fits &= ~own.knows(asked.shapes.head_dim, True)
         if not fits.any():
             continue
         mine = asked.where(fits)
@@ -188,14 +224,12 @@ def _shapes(work: WorkTable, rows: Rows) -> AttentionShapes:
     return AttentionShapes.of(sizes, work.causal[rows].astype(bool))
 
 
-def _of(curves: Indexed, asked: Asked, train_pass: str) -> Indexed:
-    """Curves of a pass that know the mask asked for."""
+def _of(curves: Indexed, asked: Asked) -> Indexed:
+    """Curves that know the mask asked for."""
     return [
         (i, c)
         for i, c in curves
-        if c.train_pass == train_pass
-        and asked.causal in c.masks
-        and (c.window > 0) == (asked.window > 0)
+        if asked.causal in c.masks and (c.window > 0) == (asked.window > 0)
     ]
 
 
@@ -238,7 +272,7 @@ def _forward(
     curves: Indexed, others: Indexed, asked: Asked, sheet: Sheet
 ) -> tuple[Estimate, NDArray[np.int32]]:
     """Forward time and curve index, by the best curve that there is for each head size."""
-    same = _of(curves, asked, "forward")
+    same: Indexed = [(i, c) for i, c in _of(curves, asked) if c.train_pass == "forward"]
     other = [(i, c) for i, c in curves if c.train_pass == "forward" and (i, c) not in same]
     if not same and not other:
         same = curves
