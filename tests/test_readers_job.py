@@ -188,9 +188,11 @@ def test_a_schedule_that_folds_the_pipeline_needs_two_chunks() -> None:
         read_job(JOB, ["parallelism.schedule=zb-q"])
 
 
-def test_sequence_parallelism_without_tensor_parallelism_is_refused() -> None:
-    with pytest.raises(InfeasibleError, match="tp is 1"):
-        read_job(JOB, ["parallelism.tp=1"])
+def test_sequence_parallelism_without_tensor_parallelism_is_off_and_said() -> None:
+    found = read_job(JOB, ["parallelism.tp=1"])
+    assert read_job(JOB).parallelism.sequence_parallel
+    assert not found.parallelism.sequence_parallel
+    assert any("sequence parallelism is off" in note for note in found.notes)
 
 
 def test_layers_per_stage_must_add_up_to_the_layers_of_the_model() -> None:

@@ -11,6 +11,7 @@ from documents import seer
 
 from seer.errors import InfeasibleError, UsageError
 from seer.readers import read_job
+from seer.reports.oversubscription import reading
 from seer.spec import Job
 from seer.whatif.cross_dc import CrossDc, Volumes, cross_dc, volumes_of
 from seer.whatif.oversubscription import oversubscription
@@ -121,6 +122,24 @@ def test_zero_3_in_one_ring_passes_three_times_the_parameters_in_every_micro_bat
     ends = 2 * model.vocab * model.hidden
     expected = 31 / 32 * (layers * (2 + 2 + width) + ends * (2 + width))
     assert bytes_across(subject, "zero") == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("split", [{"tp": 8}, {"tp": 2, "pp": 2}, {"tp": 4, "pp": 4, "vpp": 2}])
+def test_bytes_over_the_only_tier_are_those_over_the_lower_of_two(split: dict[str, int]) -> None:
+    # In the second cluster nothing leaves the lower network tier, so its answer is another way
+    # to count the same bytes: by the span of every group instead of its nodes.
+    plain = job(parallelism=split)
+    nvlink, network = plain.cluster.tiers
+    tiers = (nvlink, replace(network, size=1024), replace(network, name="above"))
+    two = replace(plain, cluster=replace(plain.cluster, tiers=tiers))
+    one, other = (oversubscription(j, ratios=(4.0,), tier=network.name) for j in (plain, two))
+    assert one.rows[0].bytes_across_per_step == other.rows[0].bytes_across_per_step > 0
+
+
+def test_a_tier_that_carries_traffic_is_never_said_to_be_uncrossed() -> None:
+    found = oversubscription(job(), ratios=(32.0,))
+    assert found.rows[0].efficiency < 1
+    assert not any("No group" in line for line in reading(found))
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from seer.api.jobs import Source, read_job
+from seer.api.jobs import Source, open_job
 from seer.calibration import Calibration
+from seer.choose import choose_parallelism
 from seer.forecast import Forecast
 from seer.forecast import forecast as walk
 from seer.readers import read_calibration
+from seer.readers.job import resolve
 from seer.readers.overrides import Overrides
 from seer.spec import Job
 
@@ -22,14 +25,17 @@ if TYPE_CHECKING:
 class ForecastResult(Forecast):
     """A forecast: the fields of `seer.forecast.Forecast`, and ways to show them.
 
-    Its table has a row for each distinct operator, those that take longest first.
+    Its table has a row for each distinct operator, those that take longest first. `spec` is the
+    job spec with its edits; None where a resolved Job was given.
     """
+
+    spec: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the object that `seer forecast --json` prints."""
         from seer.reports.forecast_json import to_json
 
-        return to_json(self)
+        return to_json(self, self.spec)
 
     def to_columns(self) -> dict[str, list[Any]]:
         """The operators by column, as plain lists."""
@@ -91,9 +97,15 @@ def forecast(
     InfeasibleError
         The plan cannot run. One that only does not fit memory can: see `fits`.
     """
-    resolved = job if isinstance(job, Job) else read_job(job, edits, gpus=gpus, cluster=cluster)
-    if isinstance(job, Job) and (edits or gpus is not None or cluster is not None):
-        raise TypeError("a Job is resolved already: give the edits to read_job")
+    spec = None
+    if isinstance(job, Job):
+        if edits or gpus is not None or cluster is not None:
+            raise TypeError("a Job is resolved already: give the edits to read_job")
+        resolved = job
+    else:
+        opened, changes = open_job(job, edits, gpus, cluster)
+        spec = opened.edited(changes)
+        resolved = resolve(spec, {}, choose=choose_parallelism)
     curves = read_calibration(calibration) if isinstance(calibration, str) else calibration
     found = walk(
         resolved,
@@ -103,4 +115,5 @@ def forecast(
         unfolded=unfolded,
         max_operators=max_operators,
     )
-    return ForecastResult(**{f.name: getattr(found, f.name) for f in fields(found)})
+    fields_ = {f.name: getattr(found, f.name) for f in fields(found)}
+    return ForecastResult(**fields_, spec=spec.mapping if spec else None)

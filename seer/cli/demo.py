@@ -26,13 +26,14 @@ def demo(
     Example: seer demo
     """
     from seer.forecast import forecast
-    from seer.readers.job import read_job
+    from seer.readers.job import opened, resolve
     from seer.reports.forecast_json import to_json
 
     output = Output(quiet, verbose)
-    found = forecast(read_job(JOB))
+    spec = opened(JOB, {})
+    found = forecast(resolve(spec, {}))
     if json:
-        print_json(to_json(found))
+        print_json(to_json(found, spec.mapping))
         return
     from seer.reports.text import print_forecast
 

@@ -37,6 +37,8 @@ def explain(
 ) -> None:
     """Trace the duration of an operator to the curve and the measurements behind it.
 
+    JOB is what seer forecast takes, or a file of its --json.
+
     Example: seer explain gpt3-175b-1024xa100 qkv
     """
     from seer.explain import explain as trace

@@ -18,7 +18,8 @@ from seer.cli.options import (
     QuietOption,
     SetOption,
     VerboseOption,
-    job_of,
+    changes_of,
+    spec_of,
 )
 from seer.cli.output import Output, print_json
 from seer.errors import UsageError
@@ -26,7 +27,7 @@ from seer.errors import UsageError
 if TYPE_CHECKING:
     from seer.forecast import Forecast
     from seer.graph_forecast import GraphForecast
-    from seer.spec import Job
+    from seer.readers.job import OpenedJob
 
 Length = Annotated[int | None, typer.Option("--sequence-length", help="Tokens per sequence.")]
 Global = Annotated[int | None, typer.Option("--global-batch", help="Sequences per step.")]
@@ -130,22 +131,24 @@ def forecast(
     if _is_graph(job, words):
         _refuse_job_options(flags, job)
         return _graph(job, *machine, set_, timeline, max_operators, json, output)
-    resolved = _job(job, words, flags | {"cluster": cluster, "calibration": calibration}, set_)
+    spec = _spec(job, words, flags | {"cluster": cluster, "calibration": calibration}, set_)
     if as_:
-        return _print_flags(resolved, output)
+        return _print_flags(spec, output)
     play = {"slowdown": overlap_slowdown, "share_links": share_links, "unfolded": unfold}
-    _forecast(resolved, play | {"max_operators": max_operators}, timeline, json, output)
+    _forecast(spec, play | {"max_operators": max_operators}, timeline, json, output)
 
 
 def _forecast(
-    job: Job, play: dict[str, Any], timeline: str | None, json: bool, output: Output
+    spec: OpenedJob, play: dict[str, Any], timeline: str | None, json: bool, output: Output
 ) -> None:
+    from seer.choose import choose_parallelism
     from seer.forecast import forecast as walk
+    from seer.readers.job import resolve
 
-    found = walk(job, **play)
+    found = walk(resolve(spec, {}, choose=choose_parallelism), **play)
     if timeline:
         _write_timeline(timeline, found, output)
-    _show(found, json, output)
+    _show(found, spec, json, output)
 
 
 def is_trace(job: str) -> bool:
@@ -173,23 +176,26 @@ def _is_graph(job: str, words: list[str] | None) -> bool:
     return kind_of(job) == "graph"
 
 
-def _job(name: str, words: list[str] | None, flags: dict[str, Any], edits: list[str] | None) -> Job:
-    """The job that JOB, typed flags and the options mean."""
+def _spec(
+    name: str, words: list[str] | None, flags: dict[str, Any], edits: list[str] | None
+) -> OpenedJob:
+    """The spec that JOB, typed flags and the options mean, edits applied."""
     if not name.startswith("--"):
-        return job_of(name, flags, edits)
+        return spec_of(name, flags, edits)
     from seer.readers.doors.megatron_flags import megatron_from_words
-    from seer.readers.job import read_job
-    from seer.readers.overrides import parse_overrides
+    from seer.readers.job import opened
 
-    changes = {path: value for path, value in flags.items() if value is not None}
-    changes |= parse_overrides(edits or ())
+    changes = changes_of(flags, edits)
     typed = megatron_from_words([name, *(words or ())], "the flags", flags["gpus"])
-    return read_job(typed, changes)
+    return opened(typed, changes).edited(changes)
 
 
-def _print_flags(job: Job, output: Output) -> None:
+def _print_flags(spec: OpenedJob, output: Output) -> None:
+    from seer.choose import choose_parallelism
     from seer.readers.doors.megatron_out import megatron_flags
+    from seer.readers.job import resolve
 
+    job = resolve(spec, {}, choose=choose_parallelism)
     print(megatron_flags(job), end="")
     for note in job.notes:
         output.notice(f"note: {note}")
@@ -204,11 +210,11 @@ def _refuse_job_options(flags: dict[str, Any], path: str, kind: str = "a graph t
         raise UsageError(what, where=path, hint=hint)
 
 
-def _show(found: Forecast, json: bool, output: Output) -> None:
+def _show(found: Forecast, spec: OpenedJob, json: bool, output: Output) -> None:
     if json:
         from seer.reports.forecast_json import to_json
 
-        print_json(to_json(found))
+        print_json(to_json(found, spec.mapping))
         for note in found.job.notes:  # the text says them itself
             output.notice(f"note: {note}")
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from seer.readers.job import OpenedJob
     from seer.spec import Job
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -55,10 +56,17 @@ def job_of(name: str, flags: Mapping[str, Any], edits: list[str] | None) -> Job:
     """
     # Imported here: the schema library and numpy would slow down every `--help`.
     from seer.choose import choose_parallelism
-    from seer.readers.job import open_named, resolve
+    from seer.readers.job import resolve
+
+    return resolve(spec_of(name, flags, edits), {}, choose=choose_parallelism)
+
+
+def spec_of(name: str, flags: Mapping[str, Any], edits: list[str] | None) -> OpenedJob:
+    """The spec behind `job_of`, its edits applied and not yet checked."""
+    from seer.readers.job import open_named
 
     changes = changes_of(flags, edits)
-    return resolve(open_named(name, changes), changes, choose=choose_parallelism)
+    return open_named(name, changes).edited(changes)
 
 
 def changes_of(flags: Mapping[str, Any], edits: list[str] | None) -> dict[str, Any]:

@@ -35,6 +35,9 @@ from seer.readers.specs import (
 )
 from seer.spec import FrameworkSpec, Job, ModelSpec, ParallelismSpec, TrainingSpec
 
+FORECAST_SCHEMA = "seer.forecast/1"
+"""Schema of a saved forecast: a job, where it holds the spec that it was made of."""
+
 DEFAULT_FRAMEWORK = "nemo"
 DEFAULT_SEQUENCE_LENGTH = 4096
 DEFAULT_BATCH_TOKENS = 2**22
@@ -176,7 +179,19 @@ def opened(source: Source | Foreign, changes: Mapping[str, Any]) -> OpenedJob:
         foreign = open_door(path, changes)
         if foreign is not None:
             return _through_door(foreign, str(path))
-    return OpenedJob(*load("jobs", source), path.parent)
+    mapping, place = load("jobs", source)
+    if mapping.get("schema") == FORECAST_SCHEMA:
+        return OpenedJob(_spec_of_forecast(mapping, place), place, path.parent)
+    return OpenedJob(mapping, place, path.parent)
+
+
+def _spec_of_forecast(forecast: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """The job spec in a saved forecast; its name is that of the forecast's job."""
+    spec = forecast.get("spec")
+    if not isinstance(spec, Mapping):
+        what = "this saved forecast does not hold the spec of its job"
+        raise UsageError(what, where=place, hint=f"name the job: {forecast.get('job')!s:.80}")
+    return {**spec, "name": spec.get("name") or forecast.get("job")}
 
 
 def resolve(spec: OpenedJob, changes: Mapping[str, Any], *, choose: Choose | None = None) -> Job:
@@ -245,6 +260,8 @@ def kind_of(name_or_path: str) -> str:
         return "job"
     value = read_structured(name_or_path)
     if isinstance(value, dict):
+        if value.get("schema") == FORECAST_SCHEMA:
+            return "job"
         if "operators" in value:
             return "graph"
         if is_huggingface(value) or ("hidden" in value and "model" not in value):
@@ -383,7 +400,11 @@ def _plan(spec: _Job, draft: Job, place: str, choose: Choose | None) -> tuple[Pa
     if given.schedule is None and _overlaps_experts(draft, values):
         values["schedule"] = "combined-1f1b"
     values["layers_per_stage"] = tuple(given.layers_per_stage)
-    return ParallelismSpec(**values), ""
+    note = ""
+    if given.sequence_parallel and given.tp == 1:  # as Megatron-LM does: validate_args
+        values["sequence_parallel"] = False
+        note = "sequence parallelism is off: with tp 1 it has nothing to split"
+    return ParallelismSpec(**values), note
 
 
 def _overlaps_experts(draft: Job, plan: Mapping[str, Any]) -> bool:

@@ -201,9 +201,6 @@ def _sequence(job: Job) -> None:
         refuse(job, "training.sequence_length", what, f"use at most {limit}")
     if not plan.sequence_parallel:
         return
-    if plan.tp == 1:
-        what = "sequence parallelism splits over tensor-parallel ranks, but tp is 1"
-        refuse(job, "parallelism.sequence_parallel", what, "set tp above 1, or switch it off")
     if length % (plan.tp * plan.cp):
         over = f"tp {plan.tp}" if plan.cp == 1 else f"tp x cp = {plan.tp} x {plan.cp}"
         what = f"the sequence length {length} cannot be divided by {over}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import PurePath
 from typing import Any
@@ -13,15 +14,16 @@ from seer.errors import SeerError
 from seer.forecast import Forecast
 from seer.readers import shipped
 from seer.readers.files import SPEC_LIMIT_BYTES, read_bytes
+from seer.readers.job import FORECAST_SCHEMA as SCHEMA
 from seer.spec import Job
 
-SCHEMA = "seer.forecast/1"
 
-
-def to_json(forecast: Forecast) -> dict[str, Any]:
+def to_json(forecast: Forecast, spec: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Plain data with the keys of the contract; identical input gives identical bytes.
 
     Times in seconds, sizes in bytes; `breakdown` adds up to `iteration_time_s`, `coverage` to 1.
+    `spec` is the job spec that was asked for, edits applied: with it the object can be asked again
+    (`seer explain`).
     """
     job, parallelism = forecast.job, forecast.job.parallelism
     capacity = job.cluster.device.memory_bytes
@@ -72,6 +74,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         },
         "notes": [*job.notes, *(f"cluster {job.cluster.name}: {n}" for n in job.cluster.notes)],
         "warnings": list(forecast.warnings),
+        **({"spec": dict(spec)} if spec is not None else {}),
     }
 
 

@@ -155,10 +155,8 @@ def _row(
 ) -> Thinned:
     one, all_to_all_s = found
     cluster, parts = one.job.cluster, one.breakdown
-    across = 0.0
-    if any(one.plan.work.span):
-        count = operators_by_work(one.plan, one.played.graph)
-        across = float(np.dot(count, bytes_out_of_domains(one.plan, cluster, at)))
+    count = operators_by_work(one.plan, one.played.graph)
+    across = float(np.dot(count, bytes_out_of_domains(one.plan, cluster, at)))
     return Thinned(
         tier=cluster.tiers[at].name,
         oversubscription=ratio,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.cluster import Cluster
-from seer.graph import OperatorGraph, OperatorKind
+from seer.graph import OperatorGraph, OperatorKind, WorkTable
 from seer.workload.assemble import copies_of_streams
 from seer.workload.plan import Plan
 
@@ -53,23 +53,38 @@ def bytes_out_of_domains(plan: Plan, cluster: Cluster, tier: int) -> Floats:
     domains = _job_domains(plan, cluster, tier - 1)
     two_level = cluster.tiers[tier].algorithm == "two-level"
     for row in range(len(work)):
-        span = work.span_of(row)
-        if span is None or span.top < tier:
+        crossing = _crossing(work, row, tier)
+        if crossing is None:
             continue
+        spanned, few, exits = crossing
         kind, size = OperatorKind(int(work.kind[row])), float(work.message_bytes[row])
-        n_ranks, spanned = int(work.group_ranks[row]), span.domains[tier - 1]
+        n_ranks = int(work.group_ranks[row])
         if kind == OperatorKind.send_recv:
             sent[row] = size / domains
         elif kind in _RINGS and two_level and kind != OperatorKind.broadcast:
             sent[row] = _RINGS[kind] * (spanned - 1) * size / domains
         elif kind in _RINGS:
-            exits = span.leaving[tier - 1] * span.fewest[tier - 1] / span.fewest[0]
             passed = _RINGS[kind] * size * (n_ranks - 1) / n_ranks
             sent[row] = passed * exits * spanned / domains
         else:
-            few = span.fewest[tier - 1]
             sent[row] = n_ranks * size * (n_ranks - few) / n_ranks / domains
     return sent
+
+
+def _crossing(work: WorkTable, row: int, tier: int) -> tuple[int, float, float] | None:
+    """Domains below `tier` that a group spans, its ranks in the smallest, exits of a ring from one.
+
+    None where the group stays in one. Rows without a span are those of ranks packed on nodes under
+    one tier: a ring passes through the ranks of a node and leaves it once.
+    """
+    span = work.span_of(row)
+    if span is None:
+        ranks, nodes = int(work.group_ranks[row]), int(work.group_nodes[row])
+        return (nodes, ranks / nodes, 1.0) if nodes > 1 and tier == 1 else None
+    if span.top < tier:
+        return None
+    few = span.fewest[tier - 1]
+    return span.domains[tier - 1], few, span.leaving[tier - 1] * few / span.fewest[0]
 
 
 def _job_domains(plan: Plan, cluster: Cluster, tier: int) -> int:
