@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -196,9 +196,20 @@ class GemmCurve:
         return np.stack([n, k], axis=1), m * batch
 
     def evaluate(
-        self, m: Floats, n: Floats, k: Floats, batch: Floats, *, leave_out: bool = False
+        self,
+        m: Floats,
+        n: Floats,
+        k: Floats,
+        batch: Floats,
+        *,
+        leave_out: bool = False,
+        own_stack: bool = False,
     ) -> Estimate:
-        """Durations of n GEMMs. `leave_out` hides the line that each lies on (cross-validation)."""
+        """Durations of n GEMMs. `leave_out` hides the line that each lies on (cross-validation).
+
+        `own_stack`: that this stack runs is certain, so that what stacks differ by is no part of
+        the spread.
+        """
         near = self.lines.at(*self.query(m, n, k, batch), leave_out=leave_out)
         kept = np.exp(-near.outside / self.fade)
         here = self.reach + (1.0 - self.reach) * np.exp(-near.apart / _SAME_LINE)
@@ -209,7 +220,10 @@ class GemmCurve:
         plain = (batch == 1) | (self.axis == "batch")
         distance = np.where(plain, near.distance, np.maximum(near.distance, 0.1))
         origin = origin_of(distance, near.outside)
-        return Estimate(time_s, origin, self.spread.at(distance, near.outside))
+        spread = self.spread
+        if own_stack:
+            spread = replace(spread, repeat=min(spread.repeat, spread.near))
+        return Estimate(time_s, origin, spread.at(distance, near.outside))
 
     def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
         """The measured points nearest to a work row: shape, time_s, source."""

@@ -73,7 +73,7 @@ def _price_named(work: WorkTable, rows: Rows, curves: Indexed, sheet: Sheet) -> 
         own = [f"{curve.stack}/{curve.variant}", *[curve.stack] * (curve.variant in _PLAIN)]
         mine = left & np.isin(names, own) & (work.dtype[rows] == DType[curve.dtype])
         mine &= work.train_pass[rows] == Pass[curve.train_pass]
-        _fill(work, rows[mine], index, curve, sheet)
+        _fill(work, rows[mine], index, curve, sheet, own_stack=True)
         left &= ~mine
     return rows[left]
 
@@ -272,11 +272,12 @@ def _fill(
     curve: GemmCurve,
     sheet: Sheet,
     at_best: Origin = Origin.measured,
+    own_stack: bool = False,
 ) -> None:
     """One curve's answer for some rows; a gradient by a forward curve is never a measured point."""
     if not len(rows):
         return
-    estimate = curve.evaluate(*_shape(work, rows))
+    estimate = curve.evaluate(*_shape(work, rows), own_stack=own_stack)
     gradient = np.isin(work.train_pass[rows], (Pass.dgrad, Pass.wgrad))
     gradient &= curve.train_pass == "forward"
     time_s = estimate.time_s * np.where(gradient, curve.gradient_factor, 1.0)
