@@ -84,7 +84,7 @@ def explain(forecast: Forecast, operator: str, points: int = 5) -> tuple[Explana
         raise UsageError(
             f"no operator of this job is called '{operator}'",
             where=forecast.job.name,
-            hint=nearest(operator, names),
+            hint=nearest(operator, [*names, *(word for name in names for word in name.split())]),
         )
     seconds = seconds_by_work(forecast)
     rows = [w for w in range(len(work)) if work.name[w] in wanted]

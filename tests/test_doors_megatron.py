@@ -99,6 +99,16 @@ def test_flags_without_effect_are_named(tmp_path: Path) -> None:
     assert "--nnodes" not in notes
 
 
+def test_a_misspelled_flag_is_named_beside_the_one_it_is_like(tmp_path: Path) -> None:
+    script = SCRIPT.replace("--sequence-parallel", "--sequence-paralel --no-rope-fusion")
+    notes = " ".join(opened(tmp_path, script).notes)
+    assert "--sequence-paralel (is --sequence-parallel meant?)" in notes
+    assert "--no-rope-fusion (" not in notes
+    with pytest.raises(UsageError, match="--hidden-size is missing") as fault:
+        typed(FLAGS.replace("--hidden-size", "--hidden-sise"))
+    assert "'--hidden-sise'" in fault.value.hint
+
+
 def test_the_world_of_a_slurm_script_is_in_its_comments(tmp_path: Path) -> None:
     text = f"#SBATCH -N 2\n#SBATCH --gres=gpu:h100:8\nsrun python pretrain_gpt.py {FLAGS}\n"
     assert opened(tmp_path, text).gpus == 16

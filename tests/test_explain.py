@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from seer.errors import UsageError
 from seer.explain import explain, operator_names
 from seer.forecast import Forecast, forecast
 from seer.readers import read_job
@@ -101,3 +102,9 @@ def test_the_json_names_kind_data_type_and_pass(gpt3: Forecast) -> None:
     assert {one["work"]["train_pass"] for one in found} == {"forward"}
     assert {one["work"]["dtype"] for one in found} <= {"fp16", "bf16"}
     assert all(np.isfinite(one["bound_s"]) for one in found)
+
+
+def test_a_misspelled_word_of_an_operator_is_named(gpt3: Forecast) -> None:
+    with pytest.raises(UsageError) as fault:
+        explain(gpt3, "qvk")
+    assert fault.value.hint == "did you mean 'qkv'?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import jobs
@@ -134,6 +135,28 @@ def test_only_some_values_are_tried():
 def test_a_choice_that_no_plan_has_is_refused():
     with pytest.raises(UsageError, match=r"parallelism\.dp"):
         Space(small_job(), [8], {"parallelism.dp": [2]})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "hint"),
+    [
+        ("parallelism.schedule", "1f2b", "'1f1b'"),
+        ("training.recompute", "ful", "'full'"),
+        ("parallelism.zero", 4, "valid names: 0, 1, 2, 3"),
+        ("parallelism.tp", 0, "a whole number"),
+        ("training.micro_batch", "two", "a whole number"),
+    ],
+)
+def test_a_value_that_no_plan_can_have_is_refused_before_the_search(path, value, hint):
+    with pytest.raises(UsageError, match=re.escape(f"{path} is never {value!r}")) as fault:
+        Space(small_job(), [8], {path: [value]})
+    assert hint in fault.value.hint
+
+
+def test_values_that_no_plan_of_this_job_has_are_the_reason_that_there_is_none():
+    with pytest.raises(InfeasibleError) as fault:
+        search(small_job(), only={"parallelism.tp": [7]}, on="here")
+    assert fault.value.why == "none has the values of --only"
 
 
 def test_every_choice_is_an_edit_of_the_plans_it_makes():

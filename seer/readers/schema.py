@@ -83,7 +83,7 @@ def dotted(path: tuple[int | str, ...]) -> str:
 def _fault(spec: type[BaseModel], error: ValidationError, where: str) -> UsageError:
     faults = error.errors(include_url=False)
     first = min(faults, key=lambda fault: fault["type"] == "missing")  # a typo before its absence
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    more = f" (and {len(faults) - 1} more fault{'s' * (len(faults) > 2)})" * (len(faults) > 1)
     what, why, hint, path = _told(spec, first)
     return UsageError(what + more, where=f"{where}: {path}" if path else where, why=why, hint=hint)
 

@@ -214,8 +214,7 @@ class _Hunt:
             raise InfeasibleError(
                 f"no plan of {self._job.model.name} can run on these GPUs",
                 where=self._job.name,
-                why="; ".join(f"{n:,} {reason}" for reason, n in self._invalid(needed).items())
-                or f"{self._over_memory:,} plans do not fit memory",
+                why=self._why(needed),
                 hint="more GPUs, another global batch, or --limit none to see what would not fit",
             )
         plans = sorted(ranked(chosen), key=lambda p: (not p.fits, self._scores[p.index], p.index))
@@ -234,6 +233,14 @@ class _Hunt:
             invalid=self._invalid(needed),
             seconds=seconds,
         )
+
+    def _why(self, needed: int) -> str:
+        """Why there is no plan at all, the most frequent reasons first."""
+        counts = self._invalid(needed)
+        if self._over_memory:
+            counts["do not fit memory"] = self._over_memory
+        told = [f"{n:,} plans: {reason}" for reason, n in counts.items()]
+        return "; ".join(told) or "none has the values of --only"
 
     def _invalid(self, needed: int) -> dict[str, int]:
         refused = Counter(reason for index, reason in self._refused.items() if index < needed)

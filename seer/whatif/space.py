@@ -34,6 +34,13 @@ LOOPED = ("interleaved", "gpipe")
 EXPERTS = ("combined-1f1b",)
 """Schedules that hide the exchange of experts, without a pipeline or with chunks above one."""
 
+_NAMED: Mapping[str, Sequence[Any]] = {
+    SCHEDULE: (*PLAIN, *FOLDED, *LOOPED, *EXPERTS),
+    RECOMPUTED: RECOMPUTE,
+    SHARDING: ZERO,
+}
+"""Choices that are one of a few values; the others are whole numbers from 1."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -68,6 +75,19 @@ class Space:
             if path not in AXES:
                 what = f"'{path}' is not one of the choices of a plan"
                 raise UsageError(what, where="--only", hint=nearest(path, AXES))
+            self._check_values(path)
+
+    def _check_values(self, path: str) -> None:
+        """Raise UsageError for a value that no plan of any job has."""
+        named = _NAMED.get(path)
+        for value in self.only[path]:
+            if named and value not in named:
+                hint = nearest(str(value), map(str, named))
+            elif not named and (type(value) is not int or value < 1):
+                hint = "a whole number from 1"
+            else:
+                continue
+            raise UsageError(f"{path} is never {value!r}", where="--only", hint=hint)
 
     def _may(self, path: str, values: Iterable[Any]) -> list[Any]:
         """Those of the values that a plan may take at a path."""

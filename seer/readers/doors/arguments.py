@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seer.errors import UsageError
+
+ALIKE = 0.9
+"""Names that share this much (difflib) differ in a letter or two: one may be a typo of another."""
 
 MAX_TOLD = 40
 """Unused settings that are named in a note; more are counted."""
@@ -54,10 +58,12 @@ class Arguments:
     where: str
     spelled: Callable[[str], str] = str
     used: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
 
     def get(self, *names: str) -> Any:
         """The first of `names` that is set, or None; a list of one word is that word."""
         found = None
+        self.asked.update(names)
         for name in names:
             if name in self.values:
                 self.used.add(name)
@@ -98,7 +104,11 @@ class Arguments:
         value = self.count(*names, least=least)
         if value is None:
             what = f"{self.spelled(names[0])} is missing"
-            raise UsageError(what, where=self.where, hint="a job needs it; see `seer list models`")
+            close = difflib.get_close_matches(names[0], self.values, n=1, cutoff=ALIKE)
+            hint = "a job needs it; see `seer list models`"
+            if close:
+                hint = f"is '{self.spelled(close[0])}' meant for it?"
+            raise UsageError(what, where=self.where, hint=hint)
         return value
 
     def words(self, *names: str) -> list[str]:
@@ -119,5 +129,14 @@ class Arguments:
         return UsageError(what, where=self.where, why=why, hint=hint)
 
     def unused(self) -> list[str]:
-        """The settings that nobody asked for, as the tool spells them."""
-        return sorted(self.spelled(name) for name in self.values if name not in self.used)
+        """The settings that nobody asked for, as the tool spells them; likely typos are said."""
+        return sorted(self._doubted(name) for name in self.values if name not in self.used)
+
+    def _doubted(self, name: str) -> str:
+        open_names = self.asked - self.used
+        close = difflib.get_close_matches(name, open_names, n=1, cutoff=ALIKE)
+        shown = self.spelled(name)
+        # `--no-x` beside `--x` is a switch of its own
+        if close and not (name.endswith(close[0]) or close[0].endswith(name)):
+            shown += f" (is {self.spelled(close[0])} meant?)"
+        return shown

@@ -58,6 +58,7 @@ def is_foreign(path: str | os.PathLike[str]) -> bool:
 
 def require(foreign: Foreign, given: Mapping[str, Any], where: str) -> None:
     """Raise UsageError when a job lacks what neither the tool nor the user has said."""
+    place = where if where == foreign.kind else f"{where}: {foreign.kind}"
     wanted = {
         "model": ("what is trained", "--model llama3-8b"),
         "gpus": ("the number of GPUs", "--gpus 64"),
@@ -65,13 +66,14 @@ def require(foreign: Foreign, given: Mapping[str, Any], where: str) -> None:
     }
     for key, (what, hint) in wanted.items():
         if key not in foreign.job and key not in given:
-            article = f"{foreign.kind}: {what} is not in it"
-            raise UsageError(article, where=where, hint=f"{hint} (`seer list` shows names)")
+            raise UsageError(
+                f"{what} is not in it", where=place, hint=f"{hint} (`seer list` shows names)"
+            )
     model = foreign.job.get("model")
     if isinstance(model, dict) and "vocab" not in model and not {"model", "model.vocab"} & {*given}:
-        what = f"{foreign.kind}: the size of the vocabulary is not in it"
+        what = "the size of the vocabulary is not in it"
         why = "it would come from the tokenizer, which is not read"
-        raise UsageError(what, where=where, why=why, hint="--set model.vocab=128256")
+        raise UsageError(what, where=place, why=why, hint="--set model.vocab=128256")
 
 
 def _foreign(text: str, where: str, gpus: int | None) -> Foreign | None:
