@@ -68,14 +68,14 @@ fit h200-sxm "$LENT" gemm/h200_sxm.csv gemm/h100_sxm.csv gemm_train_layouts/a100
 
 fit b200-sxm "--prefer aic_vllm_torch --prefer aic_trt_fp8_dynquant" gemm/b200_sxm.csv gemm_train_layouts/b200_sxm.csv \
   attention/b200_sxm_fwd.csv attention/gb200_train.csv \
-  membound/b200_sxm.csv membound/gb200.csv membound/h100_sxm.csv fused_ops/h100_sxm.csv \
-  membound/gh200_train.csv membound/a100_sxm_train.csv \
+  membound/b200_sxm.csv calibration/measured/b200_sxm_chains.csv membound/gb200.csv \
+  membound/h100_sxm.csv fused_ops/h100_sxm.csv membound/gh200_train.csv membound/a100_sxm_train.csv \
   moe_grouped_gemm/b200_sxm_fused_fwd.csv moe_grouped_gemm/b200_sxm_train.csv \
   moe_dispatch_combine/b200_sxm.csv collectives/b200_sxm.csv collectives/b300_sxm.csv $NETWORKS
 
 # Between racks: a domain is one node there (templates/fabrics/measured.json).
 RACKS="calibration/measured/racks_gb200.csv calibration/measured/racks_gb300.csv"
-GRACE="$RACKS membound/b200_sxm.csv membound/h100_sxm.csv fused_ops/h100_sxm.csv membound/gh200_train.csv
+GRACE="$RACKS membound/b200_sxm.csv calibration/measured/b200_sxm_chains.csv membound/h100_sxm.csv fused_ops/h100_sxm.csv membound/gh200_train.csv
   membound/a100_sxm_train.csv $NETWORKS"
 fit gb200 "$LENT" gemm/gb200.csv gemm/b200_sxm.csv gemm_train_layouts/b200_sxm.csv \
   attention/gb200_fwd.csv attention/gb200_train.csv membound/gb200.csv \

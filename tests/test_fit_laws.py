@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from measured import LAW, attentions, gemms, table
+from measured import LAW, attentions, copies, gemms, table
 
 from seer import cost
-from seer.calibration import AttentionCurve, Calibration, GemmCurve, LawCurve, Measurements
+from seer.calibration import (
+    AttentionCurve,
+    Calibration,
+    GemmCurve,
+    LawCurve,
+    Measurements,
+    MemoryCurve,
+)
 from seer.calibration.attention import AttentionShapes
 from seer.calibration.laws import LAWS
 from seer.calibration.lines import Lines
@@ -220,9 +228,6 @@ def test_a_thinly_measured_stack_starts_from_the_steps_of_the_dense_one() -> Non
 
 
 def test_memory_kernels_of_a_relative_are_lent_in_proportion_to_bandwidth() -> None:
-    from measured import copies
-
-    from seer.calibration import MemoryCurve
     from seer.calibration.device import MeasuredDevice
 
     borrowed = copies()
@@ -236,6 +241,35 @@ def test_memory_kernels_of_a_relative_are_lent_in_proportion_to_bandwidth() -> N
     for curve in lent:  # copies() run at 1 TB/s on the lender
         assert curve.evaluate(np.array([1e10])).time_s[0] == pytest.approx(1e10 / 2e12, rel=0.01)
     assert device_key("h200-sxm", devices) == "h200_sxm"
+
+
+def test_chains_of_eager_kernels_are_lent_as_a_chain_went_that_both_devices_measured() -> None:
+    from seer.fit.lend import lend_memory
+
+    def line(variant: str, bytes_per_s: float) -> MemoryCurve:
+        """A curve of so many bytes a second behind its launch, at 1 to 100 MB."""
+        fitted = fit_measurements([copies()], "lab")
+        curve = next(c for c in fitted if isinstance(c, MemoryCurve))
+        knots = np.array([1e6, 1e8])
+        info = replace(curve.info, domain={"hbm_bytes": (1e6, 1e8)})
+        time_s = curve.floor_s + knots / bytes_per_s
+        return replace(
+            curve, variant=variant, info=info, knot_bytes=knots, knot_time_s=time_s, measured_on=""
+        )
+
+    theirs = [line(v, 1e12) for v in ("complex_rope_eager", "eager", "rms_norm", "rope_eager")]
+    mine = [line("complex_rope_eager", 1.25e12)]
+    memory = {"h100_sxm": 3e12, "b200_sxm": 6e12}
+    lent = {c.variant: c for c in lend_memory(mine, {"h100_sxm": theirs}, "b200_sxm", memory)}
+
+    def beyond(curve: MemoryCurve) -> float:
+        return float(curve.knot_time_s[-1] - curve.floor_s)
+
+    assert beyond(lent["rms_norm"]) == pytest.approx(1e8 / 2e12)  # twice the bandwidth
+    for variant in ("eager", "rope_eager"):  # the chain went 1.25 times as fast
+        assert beyond(lent[variant]) == pytest.approx(1e8 / 1.25e12)
+    unmeasured = {c.variant: c for c in lend_memory([], {"h100_sxm": theirs}, "b200_sxm", memory)}
+    assert beyond(unmeasured["eager"]) == pytest.approx(1e8 / 2e12)
 
 
 def test_an_assumed_device_scales_the_rates_of_another_and_says_so() -> None:

@@ -83,6 +83,25 @@ def test_an_eager_norm_is_another_variant_than_a_fused_one(tmp_path: Path) -> No
     assert table["variant"].tolist() == ["rms_norm_eager", "rms_norm"]
 
 
+def test_rotary_rows_count_queries_and_keys_in_every_table(tmp_path: Path) -> None:
+    one = (
+        "op,impl,train_pass,dtype,rows,cols,bytes_moved,time_us,source\n"
+        "rope_q_and_k,gpt_neox_jit,fwd,fp16,8,16,1024,5,x\n"
+    )
+    other = (
+        "op,impl,train_pass,x_name,x_value,config_json,time_us_p50,time_us_p20,time_us_p80,source\n"
+        'rope,huggingface,fwd,T,2,"{""hidden_size"": 32, ""num_q_heads"": 2, ""num_kv_heads"": 6}"'
+        ",5,5,5,x\n"
+    )
+    (pairs,), _ = read_measurements(write(tmp_path, one))
+    (each,), _ = read_measurements(write(tmp_path, other))
+
+    assert pairs["variant"].tolist() == each["variant"].tolist() == ["rope_eager"]
+    assert pairs["rows"].tolist() == [16.0]  # 8 rows of queries, and as many of keys with them
+    assert each["rows"].tolist() == [16.0]  # 2 tokens x (2 + 6) heads
+    assert pairs["cols"].tolist() == each["cols"].tolist() == [16.0]
+
+
 FUSED = "op,impl,train_pass,x_name,x_value,config_json,time_us_p50,time_us_p20,time_us_p80,source\n"
 Fused = dict[tuple[str, str], tuple[float, float]]
 

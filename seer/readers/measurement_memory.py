@@ -20,11 +20,15 @@ MEMORY_VARIANTS = {
     "gelu": "gelu",
     "mlp_act": "swiglu",
     "attn_rope": "rope",
+    "rope": "rope",
     "rope_q_and_k": "rope",
+    "complex_rope": "complex_rope",
     "static_scale_bf16_to_fp8": "quantise_fp8",
 }
 """Operator of a file -> variant of a layer template. Vidur's `input_layernorm` is the norm of Llama
-models, an RMS norm; its `mlp_act` is the gated activation."""
+models, an RMS norm; its `mlp_act` is the gated activation. `rope_q_and_k` counts the rows of
+queries and rotates as many of keys with them; every other rotation counts all its rows.
+`complex_rope` casts to fp32, multiplies by complex numbers and casts back (Llama 4)."""
 
 EAGER = frozenset({"torch_eager_unfused", "gpt_neox_jit", "huggingface"})
 """Implementations that are several kernels where others are one: their variants end in `_eager`."""
@@ -41,6 +45,8 @@ TRAFFIC_PER_ELEMENT = {
     "layer_norm": (2, 3),
     "swiglu": (3, 5),
     "squared_relu": (2, 3),
+    "rope_eager": (2, 2),
+    "complex_rope_eager": (2, 2),
     # What PyTorch moves for silu(gate) * up on the halves of one tensor: two kernels forward; then
     # the sum of the output, two products with a gradient that is one number, silu's own and the
     # joining of the halves.
@@ -107,7 +113,7 @@ def memory_bound(cells: Cells) -> Iterable[Part]:
         variant=_told_apart(text_of(cells, "op", MEMORY_VARIANTS), cells["impl"]),
         impl=cells["impl"],
         train_pass=text_of(cells, "train_pass", PASSES),
-        rows=cells["rows"],
+        rows=cells["rows"] * np.where(cells["op"] == "rope_q_and_k", 2.0, 1.0),
         cols=cells["cols"],
         hbm_bytes=cells["bytes_moved"],
     )
@@ -155,7 +161,11 @@ FUSED_SHAPES: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...], float]] 
     "relu_squared": ("squared_relu", ("M",), ("N",), 2),
 }
 """Kernels of the fused-operator files whose shape and traffic are plain. Others (whole MLPs, loss
-with its GEMM, rotary embedding) are skipped."""
+with its GEMM) are skipped."""
+
+ROTARY = {"rope": "rope", "llama4_rope": "complex_rope"}
+"""Rotary positions in the fused-operator files: operator -> variant. Their chains alone are taken:
+the fused kernels are timed through the host."""
 
 EAGER_CHAIN = ("megatron_swiglu", "torch")
 """A chain of PyTorch kernels on strided halves with a traffic that can be counted: beside its own
@@ -187,9 +197,14 @@ def fused_kernels(cells: Cells) -> Iterable[Part]:
     dtype = np.full(count, "bf16", object)
     for i in range(count):
         shape = FUSED_SHAPES.get(cells["op"][i])
-        if shape is None or cells["train_pass"][i] not in PASSES:
+        rotary = cells["op"][i] in ROTARY and cells["impl"][i] in EAGER
+        if (shape is None and not rotary) or cells["train_pass"][i] not in PASSES:
             continue
         sizes = {**_json_object(cells["config_json"][i]), cells["x_name"][i]: cells["x_value"][i]}
+        if shape is None:
+            rows_[i], cols[i] = _rotary_shape(sizes)
+            variant[i] = ROTARY[cells["op"][i]] if rows_[i] else ""
+            continue
         if any(name not in sizes for name in (*shape[1], *shape[2])):
             continue
         dtype[i] = DTYPES.get(str(sizes.get("dtype", "")), "bf16")
@@ -223,6 +238,15 @@ def fused_kernels(cells: Cells) -> Iterable[Part]:
             spread=spread,
             beyond=beyond,
         )
+
+
+def _rotary_shape(sizes: Mapping[str, Any]) -> tuple[float, float]:
+    """Rows (tokens x heads of queries and keys) and head size; zeros where neither is told."""
+    tokens, width = sizes.get("T", sizes.get("seq_len")), sizes.get("H", sizes.get("hidden_size"))
+    queries, keys = sizes.get("num_q_heads"), sizes.get("num_kv_heads")
+    if not (tokens and width and queries and keys):
+        return 0.0, 0.0
+    return float(tokens * (queries + keys)), float(width / queries)
 
 
 def _backward_alone(cells: Cells) -> NDArray[np.float64]:
