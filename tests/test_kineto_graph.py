@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from kineto_writer import KinetoWriter
@@ -12,8 +14,9 @@ from kineto_writer import KinetoWriter
 from seer.errors import UnreadableError, UsageError
 from seer.graph import OperatorKind
 from seer.readers.kineto import columns, events
+from seer.readers.kineto.columns import read_rank
 from seer.readers.kineto.recording import Recording
-from seer.readers.kineto.summary import read_kineto, traced
+from seer.readers.kineto.summary import read_kineto, summarise, traced
 from seer.readers.traced import TraceOptions
 from seer.readers.traces import find_traces
 from seer.replay import Replay, replay
@@ -334,6 +337,57 @@ def test_a_fault_that_can_be_lived_with_is_reported(name: str, warning: str) -> 
     found = of(FAULTS / f"{name}.json")
     assert any(warning in text for text in found.warnings)
     assert abs(replay(found).error) < 0.005
+
+
+def plain_text() -> bytes:
+    return (FAULTS / "plain.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("broken", "warning"),
+    [
+        (lambda text: text.replace(b'"dur": 5,', b'"dur": 5, "bandwidth": -inf,', 1), "no numbers"),
+        (lambda text: text.replace(b"gemm_a", b"gemm_\xff\xfe", 1), "no numbers or no text"),
+        (lambda text: text.rstrip()[:-1] + b', "INFO": ["a "quoted" word"]}', "behind the events"),
+    ],
+)
+def test_what_profilers_write_beside_json_is_mended_and_said(
+    broken: Callable[[bytes], bytes], warning: str, tmp_path: Path
+) -> None:
+    text = broken(plain_text())
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(text)
+    path = tmp_path / "rank0.json"
+    path.write_bytes(text)
+    found = of(path)
+    assert any(warning in said for said in found.warnings)
+    assert replay(found).replayed_step_s == pytest.approx(1e-3)
+
+
+def test_the_clock_behind_broken_messages_is_kept() -> None:
+    text = plain_text().rstrip()[:-1] + b', "baseTimeNanoseconds": 1000000000, "INFO": [""x""]}'
+    assert read_rank(text, "x").origin_us == read_rank(plain_text(), "x").origin_us + 1e6
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("Bool", 1), ("Short", 2), ("Float8_e4m3fnuz", 1)])
+def test_messages_of_every_element_type_have_their_size(
+    dtype: str, width: int, tmp_path: Path
+) -> None:
+    trace = KinetoWriter()
+    told = {"Collective name": "allreduce", "dtype": dtype, "In msg nelems": 1000}
+    told |= {"Out msg nelems": 1000, "Group size": 2, "Process Group Ranks": "[0, 1]"}
+    trace.launch(0, 100, kernel="ncclDevKernel_AllReduce", **told)
+    summary = summarise(of(trace.write(tmp_path / "rank0.json")))
+    assert [one.message_bytes for one in summary.communication.values()] == [1000 * width]
+
+
+def test_a_folder_with_files_of_different_jobs_is_said(tmp_path: Path) -> None:
+    for rank, world in enumerate((2, 128)):
+        trace = KinetoWriter(rank)
+        trace.head["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world}
+        trace.launch(0, 100)
+        trace.write(tmp_path / f"rank{rank}.json")
+    assert any("jobs of 2, 128 ranks" in said for said in of(tmp_path).warnings)
 
 
 @pytest.mark.parametrize("name", ["old-categories", "rocm", "numbers-as-text"])

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from seer.cli import main
 from seer.errors import UnreadableError
 from seer.readers.chakra.wire import DamagedError, fields, put_number, repeated, varint
-from seer.readers.traces import find_traces, is_trace, trace_format
+from seer.readers.given import ASKED, KEYS
+from seer.readers.traces import find_traces, is_trace, read_trace, trace_format
 
 SAMPLES = {
     "kineto": b'{"schemaVersion": 1, "traceEvents": []}',
@@ -71,3 +73,35 @@ def test_bytes_that_are_no_message_are_refused(text: str) -> None:
 
 def test_numbers_have_at_most_ten_bytes() -> None:
     assert varint(bytes.fromhex("ff" * 9 + "01"), 0) == (2**64 - 1, 10)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "the file is empty"),
+        (gzip.compress(b" \n"), "the file is empty"),
+        (b"\x9c\xff\x00\x12", "neither text nor the protobuf"),
+        (b'[{"ph": "X"}]', "it is a list"),
+        (b"model: gpt\n", "it is text"),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_what_it_is(
+    content: bytes, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.dat"
+    path.write_bytes(content)
+    with pytest.raises(UnreadableError, match=reason):
+        read_trace(path)
+
+
+def test_what_a_format_is_never_asked_for_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    trace = Path(__file__).resolve().parent.parent / "traces" / "tiny-gpt-cpu"
+    assert main(["trace", "info", str(trace), "--gpus", "8", "--given", "topology=8"]) == 0
+    said = capsys.readouterr().err
+    assert "--given topology has no effect" in said
+    assert "--gpus has no effect" in said
+
+
+@pytest.mark.parametrize("name", sorted({*SAMPLES} - {"unknown", "seer_graph"}))
+def test_every_format_says_what_it_asks_for(name: str) -> None:
+    assert ASKED[name] <= {*KEYS, "gpus"}  # type: ignore[index]

@@ -53,8 +53,9 @@ def compare(
     """Compare a forecast with a measured step, operator by operator.
 
     FORECAST is what seer forecast takes, or a file of its --json. MEASURED is a profiler trace or a
-    folder with one for each rank, a log of Megatron-LM or MLPerf, or a time ("1.25 s"). Rows are
-    sorted by what they contribute to the difference; together they are all of it.
+    folder with one for each rank, a log of Megatron-LM, Megatron-Bridge, NeMo or MLPerf,
+    or a time ("1.25 s"). Rows are sorted by what they contribute to the difference; together they
+    are all of it.
 
     Example: seer compare llama3-8b-64xh100 5.9s
     """

@@ -158,7 +158,7 @@ def is_trace(job: str) -> bool:
     from seer.readers.traces import is_trace
 
     try:
-        return Path(job).is_dir() or (Path(job).is_file() and is_trace(job))
+        return bool(job) and (Path(job).is_dir() or (Path(job).is_file() and is_trace(job)))
     except (OSError, ValueError):
         return False
 
@@ -281,13 +281,14 @@ def of_trace(
 ) -> GraphForecast:
     """Forecast the workload of a trace on a machine: cluster and calibration."""
     from seer.graph_forecast import forecast_traced
-    from seer.readers.given import parse_given
+    from seer.readers.given import parse_given, unasked
     from seer.readers.specs import read_cluster
     from seer.readers.traces import find_traces, read_trace
 
     cluster, calibration = machine
     options = parse_given(given or (), gpus)
     files = find_traces(path)
+    output.warn(unasked(given or (), gpus, files.format))
     if files.format == "kineto":
         from seer.readers.kineto.summary import read_kineto
         from seer.replay.forecast import forecast_recording

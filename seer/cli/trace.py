@@ -63,8 +63,8 @@ def info(
     Example: seer trace info docs/examples/workload.txt
     """
 
-    from seer.readers.given import parse_given
-    from seer.readers.traces import read_trace
+    from seer.readers.given import parse_given, unasked
+    from seer.readers.traces import find_traces, read_trace
     from seer.reports.trace_info import print_trace_info, to_json
 
     output = Output(quiet)
@@ -76,7 +76,8 @@ def info(
         print_json(to_json(found))
     else:
         print_trace_info(found, output.console())
-    output.warn(found.warnings)
+    idle = unasked(given or (), gpus, find_traces(trace).format)
+    output.warn([*idle, *found.warnings])
 
 
 def replay(
@@ -152,9 +153,9 @@ def convert(
 
     Example: seer trace convert docs/examples/workload.txt -o workload.json
     """
-    from seer.readers.given import parse_given
+    from seer.readers.given import parse_given, unasked
     from seer.readers.trace_writer import write_trace
-    from seer.readers.traces import read_trace
+    from seer.readers.traces import find_traces, read_trace
 
     output = Output(quiet)
     options = parse_given(given or (), gpus)
@@ -167,4 +168,5 @@ def convert(
     else:
         more = f" and {len(written) - 1} more" if len(written) > 1 else ""
         print(f"{written[0]}{more}: {len(found.graph):,} operators")
-    output.warn(found.summary.warnings)
+    idle = unasked(given or (), gpus, find_traces(trace).format)
+    output.warn([*idle, *found.summary.warnings])

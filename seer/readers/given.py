@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from seer.errors import UsageError, nearest
 from seer.readers.traced import TraceOptions
+from seer.readers.traces import TraceFormat
 from seer.units import parse_bytes, parse_seconds
 
 KEYS = (
@@ -20,6 +21,32 @@ KEYS = (
     "patterns",
     "execution-trace",
 )
+
+
+ASKED: Mapping[TraceFormat, frozenset[str]] = {
+    "kineto": frozenset({"message-bytes", "device", "step", "patterns", "execution-trace"}),
+    "execution_trace": frozenset({"gpus", "group", "message-bytes"}),
+    "chakra": frozenset({"gpus", "topology", "group", "message-bytes"}),
+    "chakra_json": frozenset({"gpus", "topology", "group", "message-bytes"}),
+    "simai": frozenset({"gpus", "model-parallel", "compute-unit", "message-bytes"}),
+    "astra_text": frozenset({"gpus", "model-parallel", "compute-unit", "message-bytes"}),
+    "aicb": frozenset({"gpus"}),
+}
+"""What the reader of each format asks for."""
+
+
+def unasked(texts: Iterable[str], gpus: int | None, trace_format: TraceFormat) -> list[str]:
+    """A sentence for each thing given that a trace of this format is never asked for.
+
+    >>> unasked(["topology=8,4", "step=train"], None, "kineto")
+    ['--given topology has no effect: a trace of the format kineto is not asked for it']
+    """
+    asked = ASKED.get(trace_format, frozenset())
+    keys = {text.partition("=")[0].strip().partition(":")[0] for text in texts}
+    options = [f"--given {key}" for key in sorted(keys - asked)]
+    options += ["--gpus"] * (gpus is not None and "gpus" not in asked)
+    why = f"a trace of the format {trace_format} is not asked for it"
+    return [f"{option} has no effect: {why}" for option in options]
 
 
 def parse_given(texts: Iterable[str], gpus: int | None = None) -> TraceOptions:

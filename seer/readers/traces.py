@@ -191,11 +191,21 @@ def read_trace(
         from seer.readers.graph_file import read_traced
 
         return read_traced(found.only())
-    raise UnreadableError(
-        "this is no trace that can be made a graph",
-        where=os.fspath(path),
-        why=f"its content looks like: {found.format}",
-    )
+    raise _no_trace(found.only())
+
+
+def _no_trace(path: Path) -> UnreadableError:
+    """Why a file is none of the formats."""
+    head = read_head(path)
+    if not head.strip():
+        return UnreadableError("the file is empty", where=str(path))
+    why = "it is text, but none of the formats that are known"
+    if b"\0" in head or b"\xff" in head:
+        why = "it is neither text nor the protobuf of Chakra"
+    elif head.lstrip()[:1] == b"[":
+        why = "it is a list: a profiler trace is an object with 'traceEvents'"
+    hint = "a profiler trace (Kineto), execution trace, Chakra, or workload of ASTRA-sim or AICB"
+    return UnreadableError("this is no trace that is known", where=str(path), why=why, hint=hint)
 
 
 def is_trace(path: str | os.PathLike[str]) -> bool:

@@ -25,10 +25,17 @@ ELEMENT_BYTES = {
     "double": ("fp64", 8),
     "long": ("int64", 8),
     "int": ("int32", 4),
+    "short": ("int16", 2),
     "byte": ("uint8", 1),
     "char": ("int8", 1),
+    "bool": ("bool", 1),
+    "uint16": ("uint16", 2),
+    "uint32": ("uint32", 4),
+    "uint64": ("uint64", 8),
     "float8_e4m3fn": ("fp8", 1),
+    "float8_e4m3fnuz": ("fp8", 1),
     "float8_e5m2": ("fp8", 1),
+    "float8_e5m2fnuz": ("fp8", 1),
 }
 """Data type as PyTorch names it, in lower case -> name and bytes."""
 

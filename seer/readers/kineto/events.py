@@ -6,8 +6,10 @@ key, unescaped after a closing brace, is where one event ends and the next begin
 does not hold is decoded at once.
 
 Profilers until 2026 wrote names of Python frames with bare quotes and control characters in them
-(pytorch/pytorch#146900). A piece that is no JSON is therefore decoded event by event; frames that
-are broken are left out, broken names of other events are mended, and both are counted.
+(pytorch/pytorch#146900), `inf` for the bandwidth of a copy of no duration (pytorch/kineto#105), and
+bytes that are no UTF-8. A piece that is no JSON is therefore decoded event by event; frames that
+are broken are left out, what is broken in other events is mended, and both are counted. Messages
+behind the events that break the JSON (pytorch/kineto#1184) are left out, too.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ _NAME = re.compile(
     rb'"name"\s*:\s*"(.*?)"(?=\s*,\s*"(?:pid|tid|ts|dur|ph|cat|args|id)"\s*:)', re.DOTALL
 )
 _PYTHON = b'"python_function"'
+_NO_NUMBER = re.compile(rb"(:\s*)-?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]])")
+_BASE_TIME = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\b')
 _CONTROL = re.compile(rb"[\x00-\x1f]+")
 
 BROKEN_SHARE = 0.01
@@ -194,12 +198,11 @@ class Trace:
                 self.repairs["broken frames of Python, left out"] += 1
                 continue
             if event is None:
-                event = _decoded(_NAME.sub(_quoted, text))
+                event, mended = _repaired(text)
+                self.repairs[mended] += 1
                 if event is None:
                     broken += 1
-                    self.repairs["broken events, left out"] += 1
                     continue
-                self.repairs["broken names, mended"] += 1
             events.append(event)
         if broken > BROKEN_SHARE * (len(events) + broken):
             raise refusal from None
@@ -211,6 +214,16 @@ def _decoded(text: bytes) -> Event | None:
         return msgspec.json.decode(text, type=Event)
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+def _repaired(text: bytes) -> tuple[Event | None, str]:
+    """An event of broken JSON, None where it stays broken; and what was done."""
+    text = text.decode("utf-8", "replace").encode()
+    event = _decoded(_NO_NUMBER.sub(rb"\1null", text))
+    if event is not None:
+        return event, "values that are no numbers or no text, mended"
+    event = _decoded(_NAME.sub(_quoted, text))
+    return event, "broken events, left out" if event is None else "broken names, mended"
 
 
 def _quoted(found: re.Match[bytes]) -> bytes:
@@ -231,9 +244,16 @@ def open_trace(data: bytes, where: str) -> Trace:
         tail = _tail(data, found.end(), boundary)
         if tail is not None:
             end, after = tail
-            head = _head(data[: found.end()] + b"]" + after)
+            before = data[: found.end()]
+            head = _head(before + b"]" + after)
             if head is not None:
                 return Trace(where, head, data, found.end(), end, boundary)
+            head = _head(before + b"]}")
+            if head is not None:
+                base = _BASE_TIME.search(after)
+                head.base_time_ns = int(base[1]) if base else None
+                repairs = Counter({"part behind the events that is no JSON, left out": 1})
+                return Trace(where, head, data, found.end(), end, boundary, repairs=repairs)
     return _whole(data, where)
 
 

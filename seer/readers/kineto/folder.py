@@ -56,6 +56,10 @@ def read_ranks(
             )
     if not found:
         raise faults[0]
+    worlds = sorted({trace.world_size for trace in found} - {0})
+    if len(worlds) > 1:
+        told = ", ".join(f"{ranks:,}" for ranks in worlds)
+        notes.append(f"the files are of jobs of {told} ranks: a folder holds one run")
     return _distinct(found, notes), notes
 
 
