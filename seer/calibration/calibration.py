@@ -47,12 +47,13 @@ class KernelRatio:
     Attributes
     ----------
     kernel : str
-        "flash1", "flash2", "flash_triton".
+        "flash1", "flash2", "flash_triton"; "full_sums": a product that promotes its sums to fp32.
     forward, backward : float
         Over the time of the measured kernel.
     source : str
     of : str
-        The measured kernel ("cudnn"); "flash" = whichever stands for the family.
+        The measured kernel ("cudnn"), of products their data type ("fp8"); "flash" = whichever
+        stands for the family.
     """
 
     kernel: str
@@ -82,7 +83,7 @@ class Calibration:
     factors : tuple of mappings
         Declared corrections with a source (a sustained-clock factor); none is applied unseen.
     kernel_ratios : tuple of KernelRatio
-        Published ratios of attention kernels that nobody measured here; they come with the
+        Published ratios of kernels that nobody measured here; they come with the
         device, not with the file.
     hbm_bytes_per_s : float
         Nominal memory bandwidth of the measured device, as its data sheet states it; 0 = not known.

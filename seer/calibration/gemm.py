@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,12 @@ _TILE = 128.0
 BATCHED_SCALE = (1.0, 1.0, 1.0, 3.0, 0.5)
 """Distance weights of the places of batched products: m, n, k, tiles over the head size, and
 whether the head size is ragged (2) or a multiple of 32 (1)."""
+
+NARROW = 128.0
+"""Columns of products that only read their first operand."""
+_NARROW_M = (512.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0)
+_NARROW_K = (1536.0, 2560.0, 3072.0, 4096.0, 5120.0)
+"""Sizes of that operand: activations of training."""
 
 Floats = NDArray[np.float64]
 
@@ -171,6 +178,25 @@ class GemmCurve:
     def kind(self) -> str:
         """The operator kind that the curve answers for."""
         return "gemm"
+
+    @cached_property
+    def narrow_line(self) -> tuple[float, float] | None:
+        """Seconds of a product of `NARROW` columns over the elements of A: constant, and each.
+
+        By least squares of relative errors; None where no product that narrow was measured at
+        activations of training.
+        """
+        asked = {"m": _NARROW_M, "n": (NARROW,), "k": _NARROW_K}
+        for name, sizes in asked.items():
+            low, high = self.info.domain.get(name, (1.0, 1.0))
+            if min(sizes) < low or max(sizes) > high:
+                return None
+        m, k = (size.ravel() for size in np.meshgrid(_NARROW_M, _NARROW_K))
+        one = np.ones(len(m))
+        time_s = self.evaluate(m, NARROW * one, k, one).time_s
+        columns = np.stack([one, m * k], axis=1) / time_s[:, None]
+        constant, each = np.linalg.lstsq(columns, one, rcond=None)[0].tolist()
+        return constant, each
 
     def prior_s(self, m: Floats, n: Floats, k: Floats, batch: Floats) -> Floats:
         """What the lines are residuals of: the roofline with the steps of the trees, seconds."""

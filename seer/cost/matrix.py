@@ -14,6 +14,7 @@ from seer.calibration import (
 )
 from seer.cluster import Cluster
 from seer.cost import kin
+from seer.cost.casts import as_trained
 from seer.cost.experts import raise_to_experts
 from seer.cost.physics import assume, peak_flop_per_s, peak_of
 from seer.cost.pricing import Rows, Sheet
@@ -56,6 +57,7 @@ def price_gemms(
         if not variant:
             mine = _price_preferred(work, mine, name, preferred, measured, sheet)
         _price(work, mine, wanted, name, curves, cluster, sheet)
+    as_trained(work, every, calibration, sheet)
     sheet.time_s[every] /= work.sm_share[every]
     _add_accumulation(work, every, calibration, cluster, sheet)
     grouped = rows[work.kind[rows] == OperatorKind.grouped_gemm]

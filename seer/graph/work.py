@@ -23,6 +23,7 @@ WORK_COLUMNS: dict[str, tuple[type[np.generic], float]] = {
     "heads": (np.int64, 0),
     "kv_heads": (np.int64, 0),
     "causal": (np.bool_, False),
+    "prepared": (np.bool_, False),
     "flop": (np.float64, 0.0),
     "hbm_bytes": (np.float64, 0.0),
     "message_bytes": (np.float64, 0.0),
@@ -56,6 +57,9 @@ class WorkTable:
         Attention heads on this rank.
     causal : bool
         Attention with a causal mask.
+    prepared : bool
+        The operands of a product in 8 or 4 bits lie in its type already: casting them is work of
+        its own. False where it is not known to be, so that the cast belongs to the product.
     flop, hbm_bytes : float64
         Floating-point operations; bytes read and written. Totals of the row, batch included.
     message_bytes : float64
@@ -92,6 +96,7 @@ class WorkTable:
     heads: NDArray[np.int64]
     kv_heads: NDArray[np.int64]
     causal: NDArray[np.bool_]
+    prepared: NDArray[np.bool_]
     flop: NDArray[np.float64]
     hbm_bytes: NDArray[np.float64]
     message_bytes: NDArray[np.float64]

@@ -134,9 +134,11 @@ def _packed(rows: list[str]) -> list[str]:
 
 
 def read_kernel_ratios(device: str) -> tuple[KernelRatio, ...]:
-    """Published ratios of attention kernels on a device, by the beginning of its name."""
-    name = str(shipped.folder("clusters").parent / "kernels" / "attention.json")
-    value = parse_json(decode(read_bytes(name, SPEC_LIMIT_BYTES), name), name)
+    """Published ratios of kernels on a device, by the beginning of its name."""
+    folder = shipped.folder("clusters").parent / "kernels"
+    entries: list[Any] = []
+    for name in (str(folder / "attention.json"), str(folder / "gemm.json")):
+        entries += parse_json(decode(read_bytes(name, SPEC_LIMIT_BYTES), name), name)["ratios"]
     return tuple(
         KernelRatio(
             r["kernel"],
@@ -145,7 +147,7 @@ def read_kernel_ratios(device: str) -> tuple[KernelRatio, ...]:
             r["source"],
             str(r.get("of", "flash")),
         )
-        for r in value["ratios"]
+        for r in entries
         if any(device.lower().split("-")[0] == prefix for prefix in r["devices"])
     )
 

@@ -28,6 +28,7 @@ from seer.workload.shapes import (
     role_variants,
     shape_columns,
 )
+from seer.workload.values import quantises_apart
 
 NOTHING: Mapping[int, int] = MappingProxyType({})
 """No copies."""
@@ -72,6 +73,7 @@ class PassWriter:
         self._groups = groups
         self._variants = role_variants(job)
         self._accumulates = accumulation(job)
+        self._prepares = quantises_apart(job)
         self._lora_rank = job.training.lora_rank
 
     def forward(
@@ -332,6 +334,7 @@ class PassWriter:
         }
         row |= shape_columns(op.kind, values, passes, self._storage.size_bytes)
         row["sm_share"] = values.get(f"{passes.name}_sm_share", 1.0)
+        row |= {"prepared": True} if narrow and self._prepares else {}
         if variant in ACCUMULATES:
             row["hbm_bytes"] += ACCUMULATES[variant] * row["batch"] * row["m"] * row["n"]
         return self._rows.id_of(row)

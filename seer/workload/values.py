@@ -59,6 +59,7 @@ def template_values(job: Job) -> dict[str, float]:
         | dict(job.framework.parameters)
         | {"fused_experts": fused_experts(job), "expert_padding": expert_padding(job)}
         | {"dispatched_share": dispatched_share(job)}
+        | casts(job)
         | overlapped_shares(job)
     )
 
@@ -78,6 +79,35 @@ def overlapped_shares(job: Job) -> dict[str, float]:
     names = (f"{name}-fp8", name, "default") if _is_quantised(job) else (name, "default")
     held = next((recipes[name] for name in names if name in recipes), {})
     return {f"{role}_share": max(1.0 - count / total, 1.0 / total) for role, count in held.items()}
+
+
+def casts(job: Job) -> dict[str, float]:
+    """How operands reach a type of 8 or 4 bits: what the layer template asks about its casts.
+
+    `quantises`: they are operators of their own. `per_tensor`: one scale for a tensor. `amax_pass`:
+    the tensor is read for its scale before it is cast (always with NVFP4's scale of scales).
+    `one_layout`: products take either layout, so that one is written: tensor cores that know 4-bit
+    types (Blackwell) take 8-bit operands so (`is_non_tn_fp8_gemm_supported`, Transformer Engine).
+    `layouts_apart`: each layout is a kernel that reads the tensor. `fused_norm_cast`: a norm in
+    front of a product writes its type.
+    """
+    given, precision = job.framework.parameters, job.training.precision
+    quantises, per_tensor = float(quantises_apart(job)), precision == "fp8"
+    fine, four_bits = not per_tensor, precision == "nvfp4"
+    any_layout = per_tensor and "fp4" in job.cluster.device.peak_flop_per_s
+    return {
+        "quantises": quantises,
+        "per_tensor": float(per_tensor),
+        "amax_pass": float(four_bits) if fine else given.get("amax_pass", 0.0),
+        "one_layout": float(any_layout),
+        "layouts_apart": float(four_bits),
+        "fused_norm_cast": 0.0 if fine else given.get("fused_norm_cast", 0.0),
+    }
+
+
+def quantises_apart(job: Job) -> bool:
+    """Whether casts to the type of the layers' products are operators of their own."""
+    return _is_quantised(job) and bool(job.framework.parameters.get("quantises", 0.0))
 
 
 def _is_quantised(job: Job) -> bool:
