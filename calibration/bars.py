@@ -56,6 +56,10 @@ def _attention(name: str, curve: Data) -> bool:
     return bool(curve["family"] == "attention" and curve["info"]["source"].startswith("aic"))
 
 
+def _memory(curve: Data) -> bool:
+    return bool(curve["family"] == "memory" or curve.get("law") == "embedding")
+
+
 def _trained(name: str, curve: Data) -> bool:
     return curve["family"] == "attention" and not _attention(name, curve)
 
@@ -112,7 +116,7 @@ BARS = (
     ),
     Bar(
         "memory-bound operators from 1 MB",
-        lambda name, c: c["family"] == "memory" and not c["measured_on"],
+        lambda name, c: _memory(c) and not c.get("measured_on"),
         lambda c: 0.06,
         "large_median_ape",
     ),

@@ -237,7 +237,8 @@ def test_every_calibration_file_of_the_a100_is_read(shared: Path) -> None:
     tables, skipped = read_measurements(files)
 
     assert len(files) >= 12
-    assert {t.kind for t in tables} == {"gemm", "attention", "memory", "optimizer", "collective"}
+    kinds = {"gemm", "attention", "memory", "embedding", "optimizer", "collective"}
+    assert {t.kind for t in tables} == kinds
     assert sum(len(t) for t in tables) > 40_000
     assert all(np.isfinite(t.time_s).all() and (t.time_s > 0).all() for t in tables)
     assert {row.file.rsplit("/", 2)[-2] for row in skipped} <= {"fused_ops"}

@@ -1,8 +1,8 @@
 """Operators with a law of their own: few numbers, corrected by measured neighbours.
 
 The fused MLP of the experts on one rank, the dispatch or combine of their tokens, the optimizer
-step. The law says how time follows from the shape; the residual of the measurements is kept on
-lines along one of its sizes.
+step, the gradient of an embedding. The law says how time follows from the shape; the residual of
+the measurements is kept on lines along one of its sizes.
 """
 
 from __future__ import annotations
@@ -74,6 +74,27 @@ def _optimizer_s(x: Shape, p: Mapping[str, float]) -> Floats:
     return np.asarray(
         p["latency_s"] + x["parameters"] * p["parameter_s"] + x["layers"] * p["layer_s"]
     )
+
+
+UNSORTED_TOKENS = 3072
+"""Up to so many tokens PyTorch adds gradients token by token; more are sorted first
+(aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda)."""
+
+
+def _embedding_s(x: Shape, p: Mapping[str, float]) -> Floats:
+    """Gradient of a table of `vocabulary` rows from those of `tokens` tokens, 16-bit.
+
+    The table is filled with zeros. Of tokens drawn alike from the vocabulary V (1 - exp(-T / V))
+    are distinct: for each of these the sorted kernel adds up the gradients of its tokens and writes
+    a row. The kernel for few tokens goes through them one by one.
+    """
+    width, table = 2.0 * x["hidden"], x["vocabulary"]
+    touched = table * -np.expm1(-x["tokens"] / table)
+    many = p["sort_s"] + width * touched * p["row_s_per_byte"]
+    many = many + width * x["tokens"] * p["token_s_per_byte"]
+    few = p["latency_s"] + width * x["tokens"] * p["unsorted_s_per_byte"]
+    zeros = width * table * p["zero_s_per_byte"]
+    return np.asarray(zeros + np.where(x["tokens"] <= UNSORTED_TOKENS, few, many))
 
 
 @dataclass(frozen=True)
@@ -152,6 +173,19 @@ LAWS: Mapping[str, Law] = {
         (1.0,),
         {"latency_s": 1e-4, "parameter_s": 2e-11, "layer_s": 5e-4},
     ),
+    "embedding": Law(
+        _embedding_s,
+        ("tokens", "hidden", "vocabulary"),
+        (1.0, 1.0),
+        {
+            "latency_s": 5e-5,
+            "sort_s": 3e-4,
+            "zero_s_per_byte": 1e-12,
+            "row_s_per_byte": 2e-11,
+            "token_s_per_byte": 1e-12,
+            "unsorted_s_per_byte": 5e-12,
+        },
+    ),
 }
 
 
@@ -167,7 +201,7 @@ class LawCurve:
     Attributes
     ----------
     kind : str
-        "grouped_gemm", "dispatch", "combine" or "optimizer".
+        "grouped_gemm", "dispatch", "combine", "optimizer" or "memory".
     key : mapping of str to str
         What tells the curve from its neighbours: stack, dtype, routing; stack, n_nodes.
     law : str
@@ -211,8 +245,22 @@ class LawCurve:
         return self.trees.at(features(x))
 
     def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
-        """None: a work row does not say the shape of the layer that it belongs to."""
-        return []
+        """The measured points nearest to a work row: shape, time_s, source.
+
+        None but for embeddings: other rows do not say the shape of the layer that they belong to.
+        """
+        if self.law != "embedding" or not row["k"]:
+            return []
+        law, found = LAWS[self.law], []
+        place = np.array([float(row["n"]), float(row["k"])])
+        for line, at in self.lines.nearest(place, float(row["m"]), count):
+            sizes = (float(self.lines.axis[at]), *self.lines.places[line].tolist())
+            shape = dict(zip(law.columns, (np.array([size]) for size in sizes), strict=True))
+            prior = float(law.time_s(shape, self.parameters)[0])
+            time_s = prior * float(np.exp(self.lines.values[line, at]))
+            named = {name: int(size) for name, size in zip(law.columns, sizes, strict=True)}
+            found.append({"shape": named, "time_s": time_s, "source": self.info.source})
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a calibration file."""

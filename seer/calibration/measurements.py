@@ -24,6 +24,7 @@ class Measurements:
     - dispatch: phase ("dispatch", "combine"), n_nodes, stack, tokens, hidden, topk, experts, sms,
       ranks
     - optimizer: dtype, stack, parameters, layers
+    - embedding (its backward): dtype, stack, tokens, hidden, vocabulary (rows of the table here)
     - collective: collective, n_ranks, n_nodes, ranks_per_node, dtype, message_bytes, fabric,
       library, series
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.calibration import Calibration, MemoryCurve
+from seer.calibration import Calibration, LawCurve, MemoryCurve
 from seer.cluster import Cluster
 from seer.cost.physics import assume
 from seer.cost.pricing import Rows, Sheet
@@ -16,6 +16,7 @@ from seer.graph import DType, OperatorKind, Origin, Pass, WorkTable
 Floats = NDArray[np.float64]
 
 GENERIC = "generic"
+EMBEDDING = "embedding"
 
 STAND_INS = {
     "layer_norm": ("rms_norm",),
@@ -46,6 +47,8 @@ to 20 % off (`seer.fit.lend`), and this is the same GPU."""
 _HOST_S = 50e-6
 """A constant that no start of a kernel explains."""
 
+BACKWARD = (Pass.backward, Pass.dgrad, Pass.wgrad)
+
 _ELEMENT_BYTES = np.array([dtype.size_bytes or 2 for dtype in DType], np.float64)
 
 
@@ -54,7 +57,8 @@ def price_memory(
 ) -> None:
     """Fill the rows of kind memory, optimizer and memcpy."""
     curves = [(i, c) for i, c in enumerate(calibration.curves) if isinstance(c, MemoryCurve)]
-    backward = np.isin(work.train_pass[rows], (Pass.backward, Pass.dgrad, Pass.wgrad))
+    rows = _price_embedding(work, rows, calibration, sheet)
+    backward = np.isin(work.train_pass[rows], BACKWARD)
     names = np.array([_name(work, i) for i in rows.tolist()], object)
     for name in sorted(set(names.tolist())):
         for is_backward in (False, True):
@@ -62,6 +66,22 @@ def price_memory(
             if len(mine):
                 _price(work, mine, name, is_backward, curves, cluster, sheet)
     _other_memory(rows, calibration, cluster, sheet)
+
+
+def _price_embedding(work: WorkTable, rows: Rows, calibration: Calibration, sheet: Sheet) -> Rows:
+    """Fill gradients of embeddings with a stated vocabulary (k); returns the rows left."""
+    curves = enumerate(calibration.curves)
+    laws = [(i, c) for i, c in curves if isinstance(c, LawCurve) and c.law == EMBEDDING]
+    named = np.array([_name(work, i).partition("/")[0] == EMBEDDING for i in rows.tolist()], bool)
+    mine = named & np.isin(work.train_pass[rows], BACKWARD) & (work.k[rows] > 0)
+    if not laws or not mine.any():
+        return rows
+    index, law = laws[0]
+    tokens, hidden, element_bytes = memory_shape(work, rows[mine])
+    table = work.k[rows[mine]].astype(np.float64)
+    shape = {"tokens": tokens, "hidden": hidden * element_bytes / 2.0, "vocabulary": table}
+    sheet.fill(rows[mine], law.evaluate(shape), index)
+    return rows[~mine]
 
 
 def _other_memory(rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet) -> None:

@@ -18,10 +18,20 @@ from seer.fit.validation import Mask, held_out_summary, spread_from
 
 Floats = NDArray[np.float64]
 
-LAW_OF = {"experts": "experts", "dispatch": "dispatch", "optimizer": "optimizer"}
+LAW_OF = {
+    "experts": "experts",
+    "dispatch": "dispatch",
+    "optimizer": "optimizer",
+    "embedding": "embedding",
+}
 """Kind of a measurement table -> the law of its times."""
 
-KEYS = {"experts": ("dtype", "routing"), "dispatch": ("phase", "n_nodes"), "optimizer": ()}
+KEYS = {
+    "experts": ("dtype", "routing"),
+    "dispatch": ("phase", "n_nodes"),
+    "optimizer": (),
+    "embedding": (),
+}
 """Columns that tell curves apart, beside the stack."""
 
 FEWEST_POINTS = 12
@@ -110,7 +120,7 @@ def _chosen(both: Both, choice: Choice) -> LawCurve:
 def _kind(table: Measurements) -> str:
     if table.kind == "dispatch":
         return str(table["phase"][0])
-    return {"experts": "grouped_gemm"}.get(table.kind, table.kind)
+    return {"experts": "grouped_gemm", "embedding": "memory"}.get(table.kind, table.kind)
 
 
 def _where(x: Shape, rows: Mask | NDArray[np.intp]) -> dict[str, Floats]:

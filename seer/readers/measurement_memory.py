@@ -120,10 +120,25 @@ def memory_bound(cells: Cells) -> Iterable[Part]:
 
 
 def vocabulary(cells: Cells) -> Iterable[Part]:
-    """Loss and embedding: tokens by vocabulary, tokens by hidden size."""
-    op = cells["op"]
+    """Loss and embedding: tokens by vocabulary, tokens by hidden size.
+
+    The gradient of an embedding is a table of the vocabulary: no operator of rows and columns.
+    """
+    op, train_pass = cells["op"], text_of(cells, "train_pass", PASSES)
+    table = (op == "embedding") & (train_pass == "backward")
+    table &= np.isfinite(cells["hidden"]) & (np.nan_to_num(cells["vocab_rows"]) > 0)
+    yield part_of(
+        "embedding",
+        np.flatnonzero(table),
+        cells,
+        dtype=text_of(cells, "dtype", DTYPES),
+        stack=cells["impl"],
+        tokens=cells["tokens"],
+        hidden=cells["hidden"],
+        vocabulary=cells["vocab_rows"],
+    )
     for name, width in (("cross_entropy", "vocab_rows"), ("embedding", "hidden")):
-        rows = np.flatnonzero((op == name) & np.isfinite(cells[width]))
+        rows = np.flatnonzero((op == name) & np.isfinite(cells[width]) & ~table)
         yield memory_part(
             cells,
             rows,

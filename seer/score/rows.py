@@ -182,7 +182,12 @@ _MAKERS: Mapping[str, Callable[[Mapping[str, Any], set[str]], Row | str]] = {
 
 # ---- curves asked directly ------------------------------------------------------------------
 
-_LAW_KINDS = {"experts": ("dtype", "routing"), "dispatch": ("phase", "n_nodes"), "optimizer": ()}
+_LAW_KINDS = {
+    "experts": ("dtype", "routing"),
+    "dispatch": ("phase", "n_nodes"),
+    "optimizer": (),
+    "embedding": (),
+}
 
 
 def _by_law(table: Measurements, calibration: Calibration) -> Answers:
@@ -199,7 +204,7 @@ def _by_law(table: Measurements, calibration: Calibration) -> Answers:
         columns = LAWS[curve.law].columns
         return curve.evaluate({name: np.asarray(part[name], np.float64) for name in columns})
 
-    kind = {"experts": "grouped_gemm"}.get(table.kind, table.kind)
+    kind = {"experts": "grouped_gemm", "embedding": "memory"}.get(table.kind, table.kind)
     kinds = table["phase"] if table.kind == "dispatch" else np.full(len(table), kind, object)
     dtypes = table.columns.get("dtype", np.full(len(table), "bf16", object))
     columns = [table[name] for name in (*names, "stack")]

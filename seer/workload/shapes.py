@@ -122,6 +122,7 @@ def shape_columns(
     return {
         "m": m,
         "n": n,
+        "k": k,  # of an embedding the rows of the vocabulary, else 0
         "batch": batch,
         "hbm_bytes": float(values["hbm_bytes" if forward else "backward_hbm_bytes"]),
     }
