@@ -10,9 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.calibration.estimate import CurveInfo, Estimate, Spread, origin_of
+from seer.calibration.lines import Lines
+from seer.calibration.stream import StreamLaw
 from seer.graph import DType
 
 Floats = NDArray[np.float64]
+
+_FADE = 2.0
+"""Distance outside the measurements (in logarithms) over which the residual of a law fades."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,8 @@ class MemoryCurve:
 
     Between knots the time is interpolated linearly in log-log. Below the first and above the last
     knot it is proportional to the bytes, at the throughput of that knot, but never below the launch
-    floor. Where the length of a row matters, a factor over it multiplies the time.
+    floor. Where the length of a row matters, a factor over it multiplies the time, or a law of rows
+    and traffic takes the place of the knots, with what it leaves kept on lines along the rows.
 
     Attributes
     ----------
@@ -47,6 +53,10 @@ class MemoryCurve:
         Row length -> logarithm of a factor on the time; empty where it does not matter. Powers of
         two are interpolated among themselves where two or more were measured: kernels are tuned
         for them.
+    law : StreamLaw or None
+        What answers for work whose row length is known; the knots answer for the rest.
+    lines : Lines or None
+        Residuals of the law: place = row length, axis = rows.
     """
 
     info: CurveInfo
@@ -62,6 +72,8 @@ class MemoryCurve:
     row_s_per_column: float = 0.0
     column_knots: Floats = field(default_factory=lambda: np.zeros(0))
     column_log_factor: Floats = field(default_factory=lambda: np.zeros(0))
+    law: StreamLaw | None = None
+    lines: Lines | None = None
 
     @property
     def kind(self) -> str:
@@ -77,6 +89,29 @@ class MemoryCurve:
 
     def evaluate(self, traffic_bytes: Floats, columns: Floats | None = None) -> Estimate:
         """Durations for n amounts of ideal traffic, in rows of `columns` elements if known."""
+        found = self._by_knots(traffic_bytes, columns)
+        if self.law is None or self.lines is None or columns is None or not (columns > 0).any():
+            return found
+        known = columns > 0
+        near = self.lines.at(columns[known, None], self.rows_of(traffic_bytes, columns)[known])
+        smooth = self.law_s(traffic_bytes[known], columns[known])
+        time_s = smooth * np.exp(near.value * np.exp(-near.outside / _FADE))
+        found.time_s[known] = np.maximum(time_s, self.floor_s)
+        found.origin[known] = origin_of(near.distance, near.outside)
+        found.spread[known] = self.spread.at(near.distance, near.outside)
+        return found
+
+    def rows_of(self, traffic_bytes: Floats, columns: Floats) -> Floats:
+        """Rows of `columns` two-byte elements in this traffic."""
+        return np.maximum(traffic_bytes, 1.0) / (columns * max(self.bytes_per_element, 1e-9))
+
+    def law_s(self, traffic_bytes: Floats, columns: Floats) -> Floats:
+        """What the lines are residuals of, seconds; without a law the time at the knots."""
+        if self.law is None:
+            return self._by_knots(traffic_bytes, columns).time_s
+        return self.law.time_s(traffic_bytes, self.rows_of(traffic_bytes, columns), columns)
+
+    def _by_knots(self, traffic_bytes: Floats, columns: Floats | None) -> Estimate:
         log_size = np.log(np.maximum(traffic_bytes, 1.0))
         log_knots = np.log(self.knot_bytes)
         beyond = np.clip(log_size - log_knots[-1], 0, None)
@@ -112,7 +147,9 @@ class MemoryCurve:
         return np.where(columns > 0, shift, 0.0), np.where(columns > 0, off, 0.0)
 
     def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
-        """The knots nearest to a work row: shape, time_s, source."""
+        """The points or knots nearest to a work row: shape, time_s, source."""
+        if self.lines is not None and row["m"] and row["n"]:
+            return self._nearest_measured(float(row["m"]), float(row["n"]), count)
         element_bytes = DType(int(row["dtype"])).size_bytes or 2
         sizes = (row["m"], row["n"], element_bytes, row["hbm_bytes"])
         traffic_bytes = float(self.traffic_bytes(*(np.array([float(v)]) for v in sizes))[0])
@@ -125,6 +162,18 @@ class MemoryCurve:
             }
             for i in np.argsort(gap, kind="stable")[:count]
         ]
+
+    def _nearest_measured(self, rows: float, columns: float, count: int) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        lines = self.lines or Lines(np.ones((1, 1)), np.ones(1), np.zeros((1, 1)), (1.0,))
+        for line, at in lines.nearest(np.array([columns]), rows, count):
+            shape = float(lines.axis[at]), float(lines.places[line][0])
+            traffic_bytes = shape[0] * shape[1] * self.bytes_per_element
+            smooth = self.law_s(np.array([traffic_bytes]), np.array([shape[1]]))[0]
+            time_s = float(smooth * np.exp(lines.values[line, at]))
+            named = {"rows": int(shape[0]), "cols": int(shape[1]), "hbm_bytes": traffic_bytes}
+            found.append({"shape": named, "time_s": time_s, "source": self.info.source})
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a calibration file."""
@@ -143,6 +192,8 @@ class MemoryCurve:
             "row_ps_per_column": round(self.row_s_per_column * 1e12, 2),
             "column_knots": [round(float(v)) for v in self.column_knots],
             "column_log_factor": [round(float(v), 4) for v in self.column_log_factor],
+            **({"law": self.law.to_json()} if self.law else {}),
+            **({"lines": self.lines.to_json()} if self.lines else {}),
         }
 
     @staticmethod
@@ -162,6 +213,8 @@ class MemoryCurve:
             row_s_per_column=data["row_ps_per_column"] * 1e-12,
             column_knots=np.array(data["column_knots"], np.float64),
             column_log_factor=np.array(data["column_log_factor"], np.float64),
+            law=StreamLaw.from_json(data["law"]) if data.get("law") else None,
+            lines=Lines.from_json(data["lines"]) if data.get("lines") else None,
         )
 
 
