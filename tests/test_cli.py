@@ -243,7 +243,7 @@ def test_an_interrupt_is_exit_code_130(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(import_module("seer.forecast"), "forecast", interrupted)
-    assert run(capsys, "forecast", SMALL)[0] == 130
+    assert run(capsys, "forecast", SMALL) == (130, "", "interrupted\n")
 
 
 def test_python_dash_m_seer_is_the_same_program() -> None:

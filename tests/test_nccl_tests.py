@@ -13,6 +13,7 @@ from seer.cli import main
 from seer.errors import UnreadableError
 from seer.fit import fit_measurements
 from seer.readers.measurements import read_measurements
+from seer.readers.nccl_tests import read_nccl_tests
 from seer.readers.nccl_text import library_version
 
 SAMPLES = Path(__file__).parent.parent / "traces" / "nccl"
@@ -239,3 +240,16 @@ def test_the_command_fits_logs_and_names_the_network(
     assert "--fabric LABEL" not in capsys.readouterr().err
     assert '"fabric": "mine"' in out.read_text()
     assert "--fabric mine --in-place" in out.read_text()
+
+
+def test_a_log_that_ends_within_a_row_names_that_row(tmp_path: Path) -> None:
+    lines = (SAMPLES / "since-2022-08.log").read_text().splitlines()
+    last = max(i for i, line in enumerate(lines) if line.startswith("   ") and "float" in line)
+    for columns in (2, 3, 7):
+        path = tmp_path / f"{columns}.log"
+        row = "    " + "  ".join(lines[last].split()[:columns])
+        path.write_text("\n".join([*lines[:last], row]))
+        (table,), lost = read_nccl_tests(path.read_text(), str(path))
+        (whole,), _ = read_nccl_tests("\n".join(lines[:last]), str(path))
+        assert len(table.time_s) == len(whole.time_s)
+        assert [line for line, _ in lost] == [last + 1]

@@ -20,13 +20,15 @@ UNREADABLE = 3
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; `argv` defaults to the process's arguments. Never raises."""
-    from seer.cli.app import command  # the schema of all commands costs 0.1 s to build
-
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
+        from seer.cli.app import command  # the schema of all commands costs 0.1 s to build
+
         result = command().main(args=arguments, prog_name="seer", standalone_mode=False)
         sys.stdout.flush()
+        if result == INTERRUPTED:  # the parser answers Ctrl-C with this code and no word
+            return _say("interrupted", INTERRUPTED)
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
@@ -50,7 +52,8 @@ def _other(error: Exception, debug: bool) -> int:
     if hasattr(error, "format_message"):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "seer"
-        return _say(f"error: {error.format_message()}\n  try: {path} --help", 2)
+        what = error.format_message().replace("Value error, ", "")  # how pydantic begins
+        return _say(f"error: {what}\n  try: {path} --help", 2)
     if type(error).__name__ == "Abort":
         return _say("interrupted", INTERRUPTED)
     if debug:

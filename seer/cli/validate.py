@@ -107,5 +107,5 @@ def validate(
         report.print_report(found, output.console())
     worst = found.overall[-1].mean_ape
     if fail_above is not None and not worst <= fail_above:
-        what = f"the mean error {worst:.1%} is above the threshold {fail_above:.1%}"
+        what = f"the mean error {worst:.1%} is above the threshold {100 * fail_above:g}%"
         raise ThresholdError(what, where=runs)

@@ -24,6 +24,7 @@ _PROGRAM = re.compile(r"\b([a-z][a-z_]*?)_perf(?:_mpi)?\b")
 _LIBRARY = re.compile(r"\b(N|R)CCL version\s*:?\s*(\d+\.\d+\.\d+)")
 _LIBRARY_CODE = re.compile(r"\bnccl-library=(\d{1,9})\b")
 _TOOL = re.compile(r"\b(rccl-tests)\b", re.IGNORECASE)
+_CUT_OFF = re.compile(r"\s+\d+\s+\d+(?:\s|$)")
 _STAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 
 _CELLS = {"size": r"\d+", "count": r"\d+", "root": r"-?\d+"}
@@ -176,6 +177,8 @@ class _Log:
                 self.lost.append((number, "the row is not below the header of its own test"))
             else:
                 self.tests[-1].rows.append(row)
+        elif self._is_open and _CUT_OFF.match(text):
+            self.lost.append((number, "the row is cut off"))
         else:
             self._remark(text)
         if text.strip():

@@ -109,7 +109,7 @@ def sweep(
         output.notice(f"{parquet}: {len(found.plans):,} plans")
     if found.interrupted:
         done = len(found.plans) + sum(one.count for one in found.invalid.values())
-        output.notice(f"interrupted: {done:,} of {found.scenarios:,} scenarios are done")
+        output.notice(f"{done:,} of {found.scenarios:,} scenarios are done")
         raise KeyboardInterrupt
 
 
