@@ -226,7 +226,5 @@ def test_sampled_plans_are_plans_of_the_space():
 
 @given(st.sampled_from(["0", "x", "64,-1", ""]))
 def test_a_number_of_gpus_that_is_none_is_refused(text):
-    from seer.cli.whatif.search import _counts
-
     with pytest.raises(SeerError, match="no number of GPUs"):
-        _counts(text)
+        counts_of(text, "--gpus", "number of GPUs", "64,128")

@@ -26,6 +26,23 @@ def numbers_of(text: str, option: str, least: float) -> list[float]:
     return found
 
 
+def counts_of(text: str, option: str, what: str, example: str) -> list[int]:
+    """Whole numbers from 1 on between commas; one that is given twice counts once.
+
+    >>> counts_of("8,16,8", "--domains", "size of a domain", "8,72")
+    [8, 16]
+    """
+    found = []
+    for word in map(str.strip, text.split(",")):
+        plain = word.isascii() and word.isdigit() and len(word) < 10
+        if not plain or int(word) < 1:
+            raise UsageError(
+                f"'{word[:40]}' is no {what}", where=option, hint=f"{option} {example}"
+            )
+        found.append(int(word))
+    return list(dict.fromkeys(found))
+
+
 def words_of(text: str, option: str, known: Sequence[str]) -> list[str]:
     """Words between commas, each one of `known`."""
     found = [word.strip() for word in text.split(",")]

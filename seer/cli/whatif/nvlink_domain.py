@@ -20,7 +20,7 @@ from seer.cli.options import (
     job_of,
 )
 from seer.cli.output import Output, one_result, print_json
-from seer.errors import UsageError
+from seer.cli.whatif.lists import counts_of
 
 DomainsOption = Annotated[
     str, typer.Option("--domains", metavar="SIZES", help="GPUs of a domain; the first is the base.")
@@ -53,7 +53,7 @@ def nvlink_domain(
 
     one_result(json, csv)
     output = Output(quiet, verbose)
-    sizes = _sizes(domains)
+    sizes = counts_of(domains, "--domains", "size of a domain", "8,16,72")
     resolved = job_of(job, {"gpus": gpus, "cluster": cluster, "calibration": calibration}, set_)
     steps = compare_domains(resolved, sizes)
     if json:
@@ -65,13 +65,3 @@ def nvlink_domain(
     for note in resolved.notes:
         output.notice(f"note: {note}")
     output.warn_of(steps[-1].step)
-
-
-def _sizes(text: str) -> list[int]:
-    """Sizes from "8,16,72"; a size that is given twice counts once."""
-    try:
-        return list(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        raise UsageError(
-            f"'{text[:60]}' is no list of sizes", where="--domains", hint="8,16,72"
-        ) from None

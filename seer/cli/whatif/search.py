@@ -20,8 +20,8 @@ from seer.cli.options import (
     changes_of,
 )
 from seer.cli.output import Output, print_json
+from seer.cli.whatif.lists import counts_of
 from seer.cli.whatif.sweep import OnOption
-from seer.errors import UsageError
 
 if TYPE_CHECKING:
     from seer.whatif.search import Search, Watch
@@ -111,7 +111,7 @@ def search(
     from seer.whatif.winner import base_of, gpus_of, spec_of
 
     speaker = Output(quiet)
-    counts = _counts(gpus)
+    counts = counts_of(gpus, "--gpus", "number of GPUs", "64,128") if gpus is not None else []
     flags = {"gpus": counts[0] if counts else None, "cluster": cluster, "calibration": calibration}
     changes = changes_of(flags, set_)
     spec = open_named(job, changes).edited(changes)
@@ -139,20 +139,6 @@ def search(
         print_json(report.to_json(found, best, text))
     else:
         report.print_search(found, speaker.console(), top)
-
-
-def _counts(gpus: str | None) -> list[int]:
-    if gpus is None:
-        return []
-    try:
-        counts = [int(part) for part in gpus.split(",")]
-    except ValueError:
-        counts = [0]
-    if min(counts) < 1:
-        raise UsageError(
-            f"'{gpus[:80]}' is no number of GPUs", where="--gpus", hint="--gpus 64,128"
-        )
-    return counts
 
 
 def _flags(found: Search, speaker: Output) -> str | None:
