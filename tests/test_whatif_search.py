@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from test_plans import variants
 
 from seer.cli.main import main
+from seer.cli.whatif.lists import counts_of
 from seer.errors import InfeasibleError, SeerError, UsageError
 from seer.plans import Reuse, evaluate
 from seer.readers import read_job
