@@ -222,7 +222,7 @@ def forecast(
     prepared = prepare(job, calibration=calibration, template=template)
     factor = prepared.resolve(factor)
     plan, pricing = prepared.plan, prepared.sustained(factor.value)
-    if unfolded or slowdown > 0 or share_links:
+    if unfolded or slowdown != 0 or share_links:
         graph = unfold(plan, max_operators) if unfolded else fold(plan, collapse=False)
         rates = FluidRates(slowdown=slowdown)
         if share_links:

@@ -300,3 +300,31 @@ def test_the_page_names_every_example():
     page = (documents.ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     assert [path.name for path in EXAMPLES if f"examples/{path.name}" not in page] == []
     assert EXAMPLES
+
+
+def test_a_value_that_is_no_list_is_the_only_one_of_its_axis():
+    grid = {"parallelism.tp": 2, "training.recompute": "full", "parallelism.pp": range(1, 3)}
+    found = seer.sweep("llama3-8b-64xh100", grid, on="here")
+    assert found.scenarios == len(found.plans) == 2
+    assert {plan.edits["training.recompute"] for plan in found.plans} == {"full"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"), [({"objective": "speed"}, "no objective"), ({"top": 0}, "the best 0")]
+)
+def test_what_a_search_cannot_mean_is_refused_at_once(wrong: dict, reason: str):
+    with pytest.raises(seer.UsageError, match=reason):
+        seer.search("llama3-8b-64xh100", on="here", **wrong)
+
+
+@pytest.mark.parametrize("slowdown", [-0.5, float("nan")])
+def test_a_slowdown_that_cannot_be_is_refused_and_not_ignored(slowdown: float):
+    with pytest.raises(seer.UsageError, match="a slowdown of"):
+        seer.forecast("llama3-8b-64xh100", slowdown=slowdown)
+
+
+@pytest.mark.parametrize("which", ["found", "swept", "searched", "fitted"])
+def test_a_result_at_a_prompt_is_one_line(which: str, request):
+    shown = repr(request.getfixturevalue(which))
+    assert shown.startswith("<")
+    assert len(shown) < 100

@@ -62,6 +62,9 @@ class FitResult(Calibration):
 
         return to_polars(self.to_columns())
 
+    def __repr__(self) -> str:
+        return f"<FitResult {self.name}: {len(self.curves):,} curves>"
+
     def _repr_html_(self) -> str:
         from seer.reports.frames import html_table
 

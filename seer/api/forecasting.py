@@ -15,6 +15,7 @@ from seer.readers import read_calibration
 from seer.readers.job import resolve
 from seer.readers.overrides import Overrides
 from seer.spec import Job
+from seer.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas
@@ -54,6 +55,9 @@ class ForecastResult(Forecast):
         from seer.reports.frames import to_polars
 
         return to_polars(self.to_columns())
+
+    def __repr__(self) -> str:
+        return f"<ForecastResult {self.job.name}: {format_seconds(self.iteration_time_s)}>"
 
     def _repr_html_(self) -> str:
         from seer.reports.notebook import forecast_html

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from seer.api.jobs import Source, open_job
-from seer.errors import SeerError
+from seer.errors import SeerError, UsageError, nearest
 from seer.readers.overrides import Overrides
+from seer.units import format_seconds
 from seer.whatif.search import Objective, Search, Watch
 from seer.whatif.search import search as walk
 from seer.whatif.swept import SweptPlan
@@ -66,6 +67,10 @@ class SearchResult(Search):
 
         return to_polars(self.to_columns())
 
+    def __repr__(self) -> str:
+        best = f"best {format_seconds(self.best.iteration_time_s)}"
+        return f"<SearchResult {self.job.name}: {best} of {self.space:,} plans>"
+
     def _repr_html_(self) -> str:
         from seer.reports.frames import html_table
 
@@ -114,6 +119,11 @@ def search(
 
     Raises UsageError for what cannot be meant, InfeasibleError where no plan can run or fits.
     """
+    if objective not in get_args(Objective):
+        hint = nearest(str(objective), get_args(Objective))
+        raise UsageError(f"'{objective!s:.40}' is no objective", where="objective", hint=hint)
+    if top < 1:
+        raise UsageError(f"the best {top} plans?", where="top", hint="1 or more")
     counts = [gpus] if isinstance(gpus, int) else list(gpus or ())
     spec, changes = open_job(job, edits, counts[0] if counts else None, cluster)
     spec = spec.edited(changes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -64,6 +64,9 @@ class SweepResult(Sweep):
 
         return to_polars(self.to_columns())
 
+    def __repr__(self) -> str:
+        return f"<SweepResult {self.job}: {len(self.plans):,} of {self.scenarios:,} scenarios run>"
+
     def _repr_html_(self) -> str:
         from seer.reports.frames import html_table
 
@@ -90,7 +93,7 @@ def sweep(
     job, edits, gpus, cluster
         As for `forecast`.
     grid : mapping of path to values
-        Axes, all combined: {"parallelism.tp": [1, 2, 4]}.
+        Axes, all combined: {"parallelism.tp": [1, 2, 4]}. A value that is no list is the only one.
     zipped : mapping of path to values
         Lists of one length that are walked together.
     scenarios : mapping of name to edits, or a file of them
@@ -106,11 +109,20 @@ def sweep(
     """
     spec, changes = open_job(job, edits, gpus, cluster)
     spec = spec.edited(changes)
-    walked = Grid(dict(grid or {}), dict(zipped or {}), _named(scenarios))
+    walked = Grid(_axes(grid), _axes(zipped), _named(scenarios))
     subject = subject_of(spec, choose_parallelism) if resume else ""
     with Journal(resume, subject) if resume else nullcontext() as journal:
         found = walk(spec, walked, on=on, choose=choose_parallelism, journal=journal, watch=watch)
     return SweepResult(**{f.name: getattr(found, f.name) for f in fields(found)})
+
+
+def _axes(given: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
+    """Axes with a list of values each; a number, a word or a mapping is one value."""
+    plain = (str, bytes, Mapping)
+    return {
+        path: list(v) if isinstance(v, Iterable) and not isinstance(v, plain) else [v]
+        for path, v in (given or {}).items()
+    }
 
 
 def _named(scenarios: Scenarios | None) -> list[Scenario]:
