@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from measured import gemms
-from test_cost_price import GEMM, one
+from test_cost_price import GEMM, law, one
 
 from seer.fit import fit_calibration
+from seer.graph import Origin
 
 SLOW = gemms(stack="slow")
 CALIBRATION = fit_calibration([gemms(stack="fast"), replace(SLOW, time_s=1.5 * SLOW.time_s)], "lab")
@@ -23,3 +25,26 @@ def test_a_row_that_names_its_stack_is_as_certain_as_that_stacks_own_curve(
 
     assert unnamed >= 0.4 / 1.645  # half as slow again: log 1.5 = 0.405 is in the interval
     assert named < 0.1
+
+
+def test_what_no_stack_measured_goes_on_as_the_preferred_one() -> None:
+    slow = replace(SLOW, time_s=1.5 * SLOW.time_s)
+    both = [gemms(stack="fast"), slow]
+    sizes = {"m": 16384, "n": 2048, "k": 2048}  # twice the rows of any measurement
+    for stack, times in (("fast", 1.0), ("slow", 1.5)):
+        calibration = fit_calibration(both, "lab", prefer=(stack,))
+        beyond = one(GEMM, calibration, **sizes)
+        assert beyond.time_s[0] == pytest.approx(times * law(16384, 2048, 2048), rel=0.03)
+        assert beyond.origin[0] == Origin.extrapolated
+
+
+def test_fewer_rows_than_were_measured_never_take_longer_than_the_fewest() -> None:
+    bumpy = gemms()
+    fewest = bumpy["m"] == 256
+    bumpy = replace(bumpy, time_s=np.where(fewest, 0.1, 1.0) * bumpy.time_s)
+    calibration = fit_calibration([bumpy], "lab")
+    for n, k in ((8192, 8192), (7000, 8000)):
+        priced = [one(GEMM, calibration, m=m, n=n, k=k) for m in (1, 16, 128, 256)]
+        times = [pricing.time_s[0] for pricing in priced]
+        assert times == sorted(times)
+        assert priced[0].origin[0] == Origin.extrapolated

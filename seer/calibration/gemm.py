@@ -234,22 +234,26 @@ class GemmCurve:
         """Durations of n GEMMs. `leave_out` hides the line that each lies on (cross-validation).
 
         `own_stack`: that this stack runs is certain, so that what stacks differ by is no part of
-        the spread.
+        the spread. Below the fewest rows that were measured it goes down as the
+        roofline does.
         """
-        near = self.lines.at(*self.query(m, n, k, batch), leave_out=leave_out)
+        asked = np.maximum(m, self.lines.axis[0] / batch) if self.axis == "m" else m
+        near = self.lines.at(*self.query(asked, n, k, batch), leave_out=leave_out)
         kept = np.exp(-near.outside / self.fade)
         here = self.reach + (1.0 - self.reach) * np.exp(-near.apart / _SAME_LINE)
-        residual = self._steps(m * batch, n, k) + near.value * here
+        residual = self._steps(asked * batch, n, k) + near.value * here
         residual = self.level + (residual - self.level) * kept
         smooth = self.roofline.time_s(m, n, k, batch, ELEMENT_BYTES[self.dtype])
         time_s = smooth * np.exp(residual)
         plain = (batch == 1) | (self.axis == "batch")
         distance = np.where(plain, near.distance, np.maximum(near.distance, 0.1))
-        origin = origin_of(distance, near.outside)
+        below = np.log(asked / m)
+        distance, outside = distance + below, near.outside + below
+        origin = origin_of(distance, outside)
         spread = self.spread
         if own_stack:
             spread = replace(spread, repeat=min(spread.repeat, spread.near))
-        return Estimate(time_s, origin, spread.at(distance, near.outside))
+        return Estimate(time_s, origin, spread.at(distance, outside))
 
     def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
         """The measured points nearest to a work row: shape, time_s, source."""

@@ -34,7 +34,6 @@ def price_gemms(
     """Fill the rows of kind gemm and grouped_gemm."""
     every = rows
     curves = [(i, c) for i, c in enumerate(calibration.curves) if isinstance(c, GemmCurve)]
-    measured = {c.dtype for _, c in curves if c.variant in _PLAIN}
     preferred = [pair for pair in curves if pair[1].stack in calibration.prefer]
     rows = _price_named(work, rows, curves, sheet)
     rows = _price_grouped(work, rows, curves, sheet)
@@ -55,7 +54,7 @@ def price_gemms(
             _price_backward(work, mine, wanted, name, curves, cluster, sheet)
             continue
         if not variant:
-            mine = _price_preferred(work, mine, name, preferred, measured, sheet)
+            mine = _price_preferred(work, mine, name, preferred, curves, sheet)
         _price(work, mine, wanted, name, curves, cluster, sheet)
     as_trained(work, every, calibration, sheet)
     sheet.time_s[every] /= work.sm_share[every]
@@ -99,24 +98,38 @@ def _price_preferred(
     rows: Rows,
     dtype: str,
     curves: Indexed,
-    measured: set[str],
+    every: Indexed,
     sheet: Sheet,
 ) -> Rows:
     """Fill what the preferred stacks measured, in the row's type or its kin; returns the rest.
 
-    16-bit types are one. Of the others kin only answers where no stack has the type itself.
+    16-bit types are one. Of the others kin only answers where no stack has the type itself. The
+    first of them goes on where no stack measured: another stack would be a step in time.
     """
     types = _alike(dtype)
+    measured = {c.dtype for _, c in every if c.variant in _PLAIN}
     if dtype in measured and dtype not in ("bf16", "fp16"):
         types = (dtype,)
     for index, curve in curves:
-        plain = curve.train_pass == "forward" and curve.variant in _PLAIN
-        if plain and curve.dtype in types and len(rows):
+        if _plain_in(curve, types) and len(rows):
             inside = _inside(curve, work, rows)
             if inside.any():
                 _fill(work, rows[inside], index, curve, sheet, _trust(curve, dtype, sheet))
             rows = rows[~inside]
-    return rows
+    first = next(((i, c) for i, c in curves if _plain_in(c, types)), None)
+    if first is None or not len(rows):
+        return rows
+    nobody = np.ones(len(rows), bool)
+    for _, curve in every:
+        if _plain_in(curve, types):
+            nobody &= ~_inside(curve, work, rows)
+    index, curve = first
+    _fill(work, rows[nobody], index, curve, sheet, _trust(curve, dtype, sheet))
+    return rows[~nobody]
+
+
+def _plain_in(curve: GemmCurve, types: tuple[str, ...]) -> bool:
+    return curve.train_pass == "forward" and curve.variant in _PLAIN and curve.dtype in types
 
 
 def _add_accumulation(
