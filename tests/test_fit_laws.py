@@ -93,6 +93,20 @@ def test_a_law_keeps_measured_points_and_survives_a_file() -> None:
     assert set(found.origin.tolist()) == {Origin.measured}
 
 
+def test_fewer_tokens_than_were_measured_never_take_longer_than_the_fewest() -> None:
+    table_ = experts()
+    fewest = table_["tokens"] == table_["tokens"].min()
+    bent = replace(table_, time_s=np.where(fewest, 0.2, 1.0) * table_.time_s)
+    curve = next(c for c in fit_calibration([bent], "lab").curves if isinstance(c, LawCurve))
+    one = {name: np.asarray(bent[name], np.float64)[:1] for name in LAWS["experts"].columns}
+    tokens = np.array([1.0, 4.0, 16.0, float(table_["tokens"].min())])
+    many = {name: np.repeat(value, len(tokens)) for name, value in one.items()}
+    found = curve.evaluate({**many, "tokens": tokens})
+
+    assert (np.diff(found.time_s) > 0).all()
+    assert found.origin[0] == Origin.extrapolated
+
+
 def test_a_robust_average_is_not_moved_by_one_line_that_is_five_times_off() -> None:
     places = np.array([[1.0], [1.1], [0.9], [1.2]])
     values = np.log([[1.0], [1.0], [1.0], [5.0]])

@@ -229,13 +229,20 @@ class LawCurve:
         return self.key["stack"]
 
     def evaluate(self, x: Shape) -> Estimate:
-        """Durations of n shapes, columns as in the law."""
+        """Durations of n shapes, columns as in the law.
+
+        Below the fewest tokens that were measured it goes down as the law does.
+        """
         law = LAWS[self.law]
-        near = self.lines.at(law.places(x), x[law.columns[0]])
-        residual = (near.value + self.steps(x)) * np.exp(-near.outside / self.fade)
+        axis = law.columns[0]
+        asked = {**x, axis: np.maximum(x[axis], self.lines.axis[0])}
+        near = self.lines.at(law.places(x), asked[axis])
+        residual = (near.value + self.steps(asked)) * np.exp(-near.outside / self.fade)
         time_s = law.time_s(x, self.parameters) * np.exp(residual)
-        origin = origin_of(near.distance, near.outside)
-        return Estimate(time_s, origin, self.spread.at(near.distance, near.outside))
+        below = np.log(asked[axis] / x[axis])
+        distance, outside = near.distance + below, near.outside + below
+        origin = origin_of(distance, outside)
+        return Estimate(time_s, origin, self.spread.at(distance, outside))
 
     def steps(self, x: Shape) -> Floats:
         """What the trees say, logarithm."""
