@@ -23,6 +23,13 @@ SETTLED = 0.01
 
 LONGEST_WARM_UP_S = 60.0
 
+READING_S = 0.5
+"""Products are queued for so long while a clock is read: `nvidia-smi` takes a tenth of a second."""
+
+WARM_S, WARM_CALLS = 0.2, 8
+"""What is timed runs so long beforehand: power limits are held over tens of milliseconds, and a
+burst of two is faster than a step."""
+
 _AHEAD_CYCLES = 2_000_000
 """The GPU waits about a millisecond before a timed loop while the host fills its queue, so that the
 loop is limited by kernels and not by the host that launches them."""
@@ -82,34 +89,70 @@ def _timed_on_gpu(order: Sequence[Call]) -> float:
 
 
 def settle(seconds: float = LONGEST_WARM_UP_S) -> dict[str, float]:
-    """Keep a GPU busy until its clock no longer falls; returns the last reading (`gpu_state`)."""
+    """Keep a GPU busy until its clock no longer falls; returns the last reading (`gpu_state`).
+
+    Where nothing tells the clock, until products no longer take longer.
+    """
     readings: list[float] = []
     state: dict[str, float] = {}
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        heat(1.0)
-        state = gpu_state()
-        readings.append(state.get("sm_clock_hz", 0.0))
+        rate = heat(1.0)
+        state = loaded_state(rate)
+        readings.append(state.get("sm_clock_hz", rate))
         last = readings[-3:]
         if len(last) == 3 and max(last) - min(last) <= SETTLED * max(last):
             break
     return state
 
 
-def heat(seconds: float) -> None:
-    """Large matrix products for a while: power at its limit."""
+def heat(seconds: float) -> float:
+    """Large matrix products for a while: power at its limit. Returns how many a second."""
+    import torch
+
+    product = _product()
+    started, count = time.monotonic(), 0
+    while time.monotonic() < started + seconds:
+        for _ in range(8):
+            product()
+        torch.cuda.synchronize()
+        count += 8
+    return count / (time.monotonic() - started)
+
+
+def loaded_state(rate: float) -> dict[str, float]:
+    """`gpu_state` while products run, `rate` of them a second: an idle GPU clocks up again."""
+    import torch
+
+    product = _product()
+    for _ in range(max(1, round(READING_S * rate))):
+        product()
+    state = gpu_state()
+    torch.cuda.synchronize()
+    return state
+
+
+def _product() -> Call:
     import torch
 
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return lambda: a @ b
+
+
+def warm(calls: Sequence[Call], seconds: float = WARM_S) -> None:
+    """Run calls on a GPU until its power limit has answered to them."""
+    import torch
+
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        for _ in range(8):
-            a @ b
+        for call in itertools.islice(itertools.cycle(calls), WARM_CALLS):
+            call()
         torch.cuda.synchronize()
 
 
 def gpu_state() -> dict[str, float]:
-    """Clock, power and temperature by `nvidia-smi`; what it does not tell is left out."""
+    """Clock, power and temperature of the GPU in use by `nvidia-smi`; what it does not tell is
+    left out."""
     fields = {
         "clocks.sm": ("sm_clock_hz", 1e6),
         "clocks.mem": ("memory_clock_hz", 1e6),
@@ -117,14 +160,31 @@ def gpu_state() -> dict[str, float]:
         "power.limit": ("power_limit_w", 1.0),
         "temperature.gpu": ("temperature_c", 1.0),
     }
-    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return {}
+    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    told = _told([*query, *(f"--id={name}" for name in _gpu_name())]) or _told(query)
     state: dict[str, float] = {}
-    cells = done.stdout.splitlines()[0].split(",") if done.stdout.strip() else []
+    cells = told.splitlines()[0].split(",") if told else []
     for (name, unit), cell in zip(fields.values(), cells, strict=False):
         with suppress(ValueError):
             state[name] = float(cell) * unit
     return state
+
+
+def _told(command: Sequence[str]) -> str:
+    """What a program prints; nothing where it cannot be run or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def _gpu_name() -> tuple[str, ...]:
+    """The GPU of this process as `nvidia-smi` names it: by its own number where PyTorch tells
+    (2.4 and later), since CUDA_VISIBLE_DEVICES renumbers devices for PyTorch alone."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return ()
+    known = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return (f"GPU-{known.uuid}",) if hasattr(known, "uuid") else ()

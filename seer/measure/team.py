@@ -123,6 +123,8 @@ def sample_item(
             calls = kernels.calls_of(item, device, rotation_bytes)
         together(None)
         loops = _loops(calls, device, busy, is_collective)
+        if device == "cuda" and not is_collective:
+            clock.warm(calls)
     except RuntimeError as error:
         raise NotMeasurable(str(error).splitlines()[0]) from None
     loops = together(loops)
