@@ -175,6 +175,24 @@ class HostLink:
 
 
 @dataclass(frozen=True)
+class Processor:
+    """The processor whose thread launches the operators of a device.
+
+    Attributes
+    ----------
+    name : str
+    calls_s : mapping of str to float
+        Seconds that the thread spends on one call, by its kind, as presets count them
+        (`FrameworkSpec.host_calls`).
+    source : str
+    """
+
+    name: str
+    calls_s: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+
+
+@dataclass(frozen=True)
 class Span:
     """Where the members of a group lie, per tier; index 0 are the nodes.
 
@@ -216,7 +234,8 @@ class Cluster:
     `calibration` names the calibration file that fits this device. With `pxn` a message to another
     rail passes NVLink to the GPU of that rail first, as NCCL does since 2.12. `host_gpus` are the
     GPUs of one host where a node, the NVLink domain, holds several (NVL72: 18 hosts of four).
-    `host_link` is the way to the memory of the host, None where nobody has said.
+    `host_link` is the way to the memory of the host, `processor` what launches the operators; None
+    where nobody has said.
     """
 
     name: str
@@ -229,6 +248,7 @@ class Cluster:
     pxn: bool = True
     host_gpus: int = 0
     host_link: HostLink | None = None
+    processor: Processor | None = None
 
     @property
     def host(self) -> int:

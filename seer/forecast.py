@@ -17,6 +17,7 @@ from seer.cost.physics import peak_of
 from seer.fluid import FluidRates, play_fluid
 from seer.graph import MATRIX, OperatorGraph, Origin
 from seer.graph.template import LayerTemplate
+from seer.hosts import launch_origins, launch_times, play_pass, set_pass, with_host
 from seer.play import play
 from seer.readers import read_calibration, read_layer_template
 from seer.spec import Job
@@ -221,7 +222,8 @@ def forecast(
     """
     prepared = prepare(job, calibration=calibration, template=template)
     factor = prepared.resolve(factor)
-    plan, pricing = prepared.plan, prepared.sustained(factor.value)
+    prepared = _with_host(prepared, factor.value)
+    plan, pricing = prepared.plan, prepared.pricing
     if unfolded or slowdown != 0 or share_links:
         graph = unfold(plan, max_operators) if unfolded else fold(plan, collapse=False)
         rates = FluidRates(slowdown=slowdown)
@@ -239,12 +241,28 @@ def forecast(
 
 def iteration_time(prepared: Prepared, factor: float) -> float:
     """The folded iteration time under another factor, and nothing else. Seconds."""
-    plan, time_s = prepared.plan, prepared.sustained(factor).time_s
+    prepared = _with_host(prepared, factor)
+    plan, time_s = prepared.plan, prepared.pricing.time_s.copy()
     for row, segment in plan.played_segments:
-        graph = segment.graph(plan.work)
-        time_s[row] = play(graph, time_s[graph.work_id]).makespan_s
+        set_pass(plan, row, play_pass(plan, segment, prepared.pricing.time_s), time_s)
     graph = fold(plan)
     return play(graph, time_s[graph.work_id]).makespan_s
+
+
+def _with_host(prepared: Prepared, factor: float) -> Prepared:
+    """The job with its sustained pricing, and with its host thread where that could bind."""
+    pricing = prepared.sustained(factor)
+    plan, rows = with_host(prepared.plan, pricing.time_s), len(pricing.time_s)
+    new = len(plan.work) - rows
+    if new:
+        pricing = replace(
+            pricing,
+            time_s=launch_times(plan, pricing.time_s),
+            origin=launch_origins(plan, pricing.origin),
+            spread=np.append(pricing.spread, np.full(new, np.nan)),
+            curve=np.append(pricing.curve, np.full(new, -1, np.int32)),
+        )
+    return replace(prepared, plan=plan, pricing=pricing)
 
 
 def play_folded(plan: Plan, pricing: cost.Pricing) -> tuple[Played, cost.Pricing]:
@@ -256,11 +274,10 @@ def play_folded(plan: Plan, pricing: cost.Pricing) -> tuple[Played, cost.Pricing
     inner: dict[int, RankAnalysis] = {}
     time_s = pricing.time_s.copy()
     for row, segment in plan.played_segments:
-        graph = segment.graph(plan.work)
-        timeline = play(graph, pricing.time_s[graph.work_id])
-        segments[row] = graph, timeline
-        inner[row] = analyse_rank(graph, timeline, 0, origin=pricing.origin)
-        time_s[row] = timeline.makespan_s
+        played = play_pass(plan, segment, pricing.time_s)
+        segments[row] = played.graph, played.timeline
+        inner[row] = analyse_rank(played.graph, played.timeline, 0, origin=pricing.origin)
+        set_pass(plan, row, played, time_s)
     pricing = replace(pricing, time_s=time_s)
     graph = fold(plan)
     timeline = play(graph, time_s[graph.work_id])

@@ -20,6 +20,7 @@ from seer.clocks import Factor, declared_factor, demand_of
 from seer.errors import InfeasibleError
 from seer.graph import COMMUNICATION, MATRIX, WorkTable
 from seer.graph.template import LayerTemplate
+from seer.hosts import launch_times, play_pass, set_pass, with_host
 from seer.memo import Memo
 from seer.play import length_in_order, play
 from seer.readers import read_calibration, read_layer_template
@@ -177,16 +178,37 @@ def _evaluated(plan: Plan, reuse: Reuse, factor: Factor | None) -> PlanResult:
         length_s = {row: played.iteration_s for row, played in inner.items()}
         factor = factor.resolved(demand_of(plan, time_s, length_s))
     time_s = sustained_s(plan.work, plan.work_key, job, reuse, factor.value)
+    with_its_host = with_host(plan, time_s)
+    if with_its_host is not plan:
+        return _hosted(with_its_host, launch_times(with_its_host, time_s))
     inner = _play_segments(plan, time_s, (*machine, factor.value), reuse)
     for row, played in inner.items():
         time_s[row] = played.iteration_s
+    return _summed(plan, time_s, inner)
+
+
+def _hosted(plan: Plan, time_s: NDArray[np.float64]) -> PlanResult:
+    """The result of a plan whose host thread takes part."""
+    found, inner = time_s.copy(), {}
+    for row, segment in plan.played_segments:
+        played = play_pass(plan, segment, time_s)
+        set_pass(plan, row, played, found)
+        breakdown = breakdown_of(played.graph, played.timeline, 0)
+        inner[row] = RankAnalysis(0, played.timeline.makespan_s, breakdown)
+    return _summed(plan, found, inner)
+
+
+def _summed(
+    plan: Plan, time_s: NDArray[np.float64], inner: Mapping[int, RankAnalysis]
+) -> PlanResult:
+    """Play the schedule over its segments, whose durations are in `time_s`."""
     graph = fold(plan)
     timeline = play(graph, time_s[graph.work_id])
     rank = busiest_rank(graph, timeline)
     breakdown = breakdown_of(graph, timeline, rank, inner)
     peak, parts = heaviest_bytes(plan)
-    memory = PlanMemory(peak, job.cluster.device.memory_bytes, parts)
-    return PlanResult(job, timeline.makespan_s, breakdown, memory)
+    memory = PlanMemory(peak, plan.job.cluster.device.memory_bytes, parts)
+    return PlanResult(plan.job, timeline.makespan_s, breakdown, memory)
 
 
 def sustained_s(

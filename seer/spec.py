@@ -281,6 +281,10 @@ class ParallelismSpec:
         return self.stage_ranks // (self.expert_tp * self.ep)
 
 
+WHOLE_ITERATION = "full_iteration"
+"""The scope of CUDA graphs that leaves the host one launch in a step."""
+
+
 @dataclass(frozen=True)
 class FrameworkSpec:
     """What a software stack does differently, as data with a source (`templates/frameworks/`).
@@ -339,6 +343,23 @@ class FrameworkSpec:
         Gradients leave for the host bucket by bucket, as they are reduced.
     step_overhead_s : float
         Fixed time per step on the host (0 when nothing is known).
+    host_calls : mapping of operator to (mapping of call to formula)
+        What the host thread does to launch an operator: how many calls of each kind that
+        `Processor.calls_s` times. An operator is named with its pass ("expert fc1 forward"), without
+        it, or as the kind that it is ("gemm wgrad", "gemm"); the first that is there answers.
+        Formulas read what a layer template may name. Empty = nobody has counted.
+    host_waits : mapping of operator to formula
+        The host launches its forward only when the compute operator so many places before it has
+        ended (a count of tokens that is copied to the host).
+    host_waits_for_transfers : bool
+        Without virtual stages the host waits for the device after every transfer of the pipeline.
+    graph_scopes : mapping of scope to operators
+        What each scope of CUDA graphs holds, from the first operator of its forward to the last.
+    cuda_graphs : tuple of str
+        Scopes that are launched as one graph each; "full_iteration" leaves nothing to launch.
+    host_issue : str
+        "calls" (as counted above), "off" (operators launch themselves), or the time that the host
+        takes for each operator ("12 us").
     source : str
     software : tuple of str
         How published runs name this stack (the text, or its beginning).
@@ -373,6 +394,12 @@ class FrameworkSpec:
     offload_parameter_bytes: Mapping[str, float] = field(default_factory=dict)
     offload_with_reduction: bool = False
     step_overhead_s: float = 0.0
+    host_calls: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    host_waits: Mapping[str, str] = field(default_factory=dict)
+    host_waits_for_transfers: bool = False
+    graph_scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cuda_graphs: tuple[str, ...] = ()
+    host_issue: str = "calls"
 
 
 @dataclass(frozen=True)

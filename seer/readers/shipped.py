@@ -24,6 +24,7 @@ FOLDERS = {
     "racks": "templates/racks",
     "traces": "templates/traces",
     "recipes": "templates/recipes",
+    "processors": "templates/processors",
 }
 _SINGULAR = {kind.removesuffix("s"): kind for kind in FOLDERS}
 _SUFFIXES = (".json", ".json.gz", ".yaml", ".yml")

@@ -8,10 +8,11 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import Field, create_model
+from pydantic import AfterValidator, Field, create_model
+from pydantic_core import PydanticCustomError
 
-from seer.cluster import Cluster, Device, HostLink, Tier
-from seer.errors import UsageError
+from seer.cluster import Cluster, Device, HostLink, Processor, Tier
+from seer.errors import SeerError, UsageError, nearest
 from seer.layers import LatentAttention
 from seer.readers import shipped
 from seer.readers.files import named, read_structured
@@ -25,7 +26,8 @@ from seer.readers.schema import (
     Spec,
     validate,
 )
-from seer.spec import FrameworkSpec, ModelSpec
+from seer.spec import WHOLE_ITERATION, FrameworkSpec, ModelSpec
+from seer.units import parse_seconds
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 Recompute = Literal["none", "selective", "full"]
@@ -108,6 +110,12 @@ class _HostLink(Spec):
     source: str = ""
 
 
+class _Processor(Spec):
+    name: str
+    calls_s: Annotated[dict[str, Seconds], Field(default_factory=dict)]
+    source: str = ""
+
+
 class _Cluster(Spec):
     name: str = ""
     device: _Device
@@ -119,6 +127,19 @@ class _Cluster(Spec):
     pxn: bool = True
     host_gpus: Size = 0
     host_link: _HostLink | None = None
+    processor: _Processor | str | None = None
+
+
+def _issue(value: str) -> str:
+    """`framework.host_issue`: "calls", "off" or a time."""
+    if value not in ("calls", "off"):
+        try:
+            parse_seconds(value)
+        except SeerError as fault:
+            why = f'"calls", "off" or a time for each operator such as "12 us"; {fault.why}'
+            context = {"what": fault.what, "why": why.rstrip("; "), "hint": fault.hint}
+            raise PydanticCustomError("seer", "{what}", context) from None
+    return value
 
 
 _FRAMEWORK_CHOICES: dict[str, Any] = {
@@ -134,6 +155,10 @@ _FRAMEWORK_CHOICES: dict[str, Any] = {
     "step_overhead_s": Seconds,
     "software": list[str],
     "recompute_modules": list[str],
+    "host_calls": dict[str, dict[str, str]],
+    "graph_scopes": dict[str, list[str]],
+    "cuda_graphs": list[str],
+    "host_issue": Annotated[str, AfterValidator(_issue)],
 }
 """Fields of FrameworkSpec that take less than their type says."""
 
@@ -194,7 +219,7 @@ def _on_base(value: dict[str, Any], folder: Path | None, place: str) -> dict[str
     inherited = {
         key: part
         for key, part in found.items()
-        if key in ("device", "devices_per_node", "host_gpus", "host_link")
+        if key in ("device", "devices_per_node", "host_gpus", "host_link", "processor")
     }
     inherited |= {key: found[key] for key in ("calibration", "tiers") if key in found}
     return inherited | value
@@ -294,12 +319,29 @@ def read_cluster(source: Source, where: str = "") -> Cluster:
         pxn=spec.pxn,
         host_gpus=spec.host_gpus,
         host_link=HostLink(**spec.host_link.model_dump()) if spec.host_link else None,
+        processor=_processor(spec.processor, place),
     )
+
+
+def _processor(given: _Processor | str | None, place: str) -> Processor | None:
+    """A processor that a cluster states, or a shipped one that it names."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        path = shipped.find("processors", given, f"{place}: processor")
+        given = validate(_Processor, read_structured(path), f"processor {given}")
+    return Processor(given.name, dict(given.calls_s), given.source)
 
 
 def read_framework(source: Source, where: str = "") -> FrameworkSpec:
     """A framework preset from a shipped name, a spec file or a mapping."""
     mapping, place = load("frameworks", source, where)
     values = validate(_Framework, mapping, place).model_dump()
-    lists = {key: tuple(values[key]) for key in ("software", "recompute_modules")}
+    lists = {key: tuple(values[key]) for key in ("software", "recompute_modules", "cuda_graphs")}
+    lists["graph_scopes"] = {k: tuple(v) for k, v in values["graph_scopes"].items()}
+    known = (*lists["graph_scopes"], WHOLE_ITERATION)
+    unknown = [scope for scope in lists["cuda_graphs"] if scope not in known]
+    if unknown:
+        what = f"'{unknown[0]}' is no scope of CUDA graphs of this framework"
+        raise UsageError(what, where=f"{place}: cuda_graphs", hint=nearest(unknown[0], known))
     return FrameworkSpec(**{**values, **lists, "name": values["name"] or "framework"})

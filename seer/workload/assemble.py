@@ -6,6 +6,8 @@ collapsed; the unfolded one has nothing collapsed and everything replicated.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,7 @@ from seer.workload.groups import STREAMS, process_groups
 from seer.workload.logical import IntArray, Logical, replicate
 from seer.workload.memory import virtual_stage_layers
 from seer.workload.plan import Plan
+from seer.workload.segments import Segment
 from seer.workload.slots import Slots, lay_slots
 from seer.workload.step_operators import add_step
 from seer.workload.transfers import add_transfers
@@ -23,7 +26,8 @@ from seer.workload.transfers import add_transfers
 
 def fold(plan: Plan, *, collapse: bool = True) -> OperatorGraph:
     """The folded graph: one rank per stage; `collapse` segments where they may be."""
-    collapse = collapse and (plan.placed is None or _collapses(plan))
+    alike = plan.placed is None or (_collapses(plan) and not plan.hosting)
+    collapse = collapse and alike
     logical = _write_logical(plan, lay_slots(plan, collapse=collapse))
     return replicate(logical, plan.work, plan.job.parallelism, folded=True, placed=plan.placed)
 
@@ -95,10 +99,8 @@ def _add_slots(plan: Plan, slots: Slots, logical: Logical) -> None:
     alloc[slots.enter] = np.array([s.alloc_bytes for s in plan.segments])[slots.segment]
     free[slots.exit] = np.array([s.free_bytes for s in plan.segments])[slots.segment]
     work[slots.enter] = plan.segment_row[slots.segment]
-    expanded = np.flatnonzero(~slots.collapsed)
     per_chunk = _first_layers(plan)
-    for number in np.unique(slots.segment[expanded]).tolist():
-        segment, here = plan.segments[number], expanded[slots.segment[expanded] == number]
+    for segment, here in _written_slots(plan, slots):
         starts = slots.enter[here][:, None]
         at = starts + np.arange(len(segment))
         work[at] = segment.work_id
@@ -118,6 +120,15 @@ def _add_slots(plan: Plan, slots: Slots, logical: Logical) -> None:
         free_bytes=free,
     )
     _issue_slots(stage, stream, logical)
+
+
+def _written_slots(plan: Plan, slots: Slots) -> Iterator[tuple[Segment, IntArray]]:
+    """Segments of which slots have more than one operator, with those slots. int64[]."""
+    beside = plan.hosting.whole if plan.hosting else ()
+    for segments, which in ((plan.segments, ~slots.collapsed), (beside, slots.collapsed)):
+        found = np.flatnonzero(which) if segments else np.zeros(0, np.int64)
+        for number in np.unique(slots.segment[found]).tolist():
+            yield segments[number], found[slots.segment[found] == number]
 
 
 def _issue_slots(stage: IntArray, stream: NDArray[np.int8], logical: Logical) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from itertools import groupby
 
-from seer.graph import FROM_HOST, TO_HOST, DType, OperatorKind
+from seer.graph import FROM_HOST, TO_HOST, DType, OperatorKind, Pass
 from seer.graph.template import LayerTemplate
 from seer.layers import LayerKind
 from seer.spec import Job
+from seer.workload.launches import Launches
 from seer.workload.memory import dense_and_expert, embedding_parameters, parameter_bytes, shards
 from seer.workload.offload import away_bytes, gradient_bytes, link_row, on_host, spans
 from seer.workload.passes import GroupColumns, Operators, PassWriter, active_operators
@@ -31,9 +32,10 @@ class ChunkWriter:
 
     def __init__(self, job: Job, template: LayerTemplate, rows: Rows, groups: GroupColumns) -> None:
         self._job, self._rows, self._template = job, rows, template
-        self._writer = PassWriter(job, rows, groups)
         self._given = template_values(job)
         self._values = template.values(self._given)
+        self._launches = Launches(job, self._values)
+        self._writer = PassWriter(job, rows, groups, self._launches)
         self._recompute = job.training.recompute
         modules = job.training.recompute_modules or ("core_attn",)
         self._again = modules if self._recompute == "selective" else ()
@@ -377,6 +379,7 @@ class ChunkWriter:
 
     def _memory_row(self, name: str, variant: str, count: float, hbm_bytes: float) -> int:
         row = {"name": name, "kind": int(OperatorKind.memory), "variant": variant}
+        row |= self._launches.columns(name, OperatorKind.memory, Pass.none)
         return self._rows.id_of(row | {"m": int(count), "n": 1, "hbm_bytes": hbm_bytes})
 
 

@@ -18,7 +18,25 @@ from seer.cluster import Cluster
 from seer.graph import FROM_HOST, TO_HOST, OperatorKind
 from seer.spec import ParallelismSpec
 
-STREAMS = ("compute", "tp", "etp", "cp", "ep", "shard", "replicate", "edp", TO_HOST, FROM_HOST)
+HOST, HOST_BEHIND, HOST_AWAITED = "host thread", "behind the host", "awaited by the host"
+"""What the thread that launches operators does; what the device does behind it, and before it goes
+on, where a pass is one operator (`seer.workload.hosted`)."""
+
+STREAMS = (
+    "compute",
+    "tp",
+    "etp",
+    "cp",
+    "ep",
+    "shard",
+    "replicate",
+    "edp",
+    TO_HOST,
+    FROM_HOST,
+    HOST,
+    HOST_BEHIND,
+    HOST_AWAITED,
+)
 """Streams of a segment; each after the first belongs to the group of the same name."""
 
 COMPUTE = 0
@@ -68,6 +86,9 @@ def process_groups(parallelism: ParallelismSpec) -> dict[str, ProcessGroup]:
         ProcessGroup("rank", 1, 1),
         ProcessGroup(TO_HOST, 1, 1),
         ProcessGroup(FROM_HOST, 1, 1),
+        ProcessGroup(HOST, 1, 1),
+        ProcessGroup(HOST_BEHIND, 1, 1),
+        ProcessGroup(HOST_AWAITED, 1, 1),
         ProcessGroup("tp", 1, tp),
         ProcessGroup("etp", 1, etp),
         ProcessGroup("cp", tp, parallelism.cp),

@@ -19,6 +19,7 @@ from seer.graph import COMMUNICATION, GEMMS, DType, OperatorKind, Pass
 from seer.graph.template import TemplateOperator
 from seer.spec import Job
 from seer.workload.groups import communication_columns
+from seer.workload.launches import Columns, Launches
 from seer.workload.program import Program, Rows
 from seer.workload.recompute import PER_OP, Item, Items, is_part, recomputed_module, run_again
 from seer.workload.shapes import (
@@ -62,8 +63,8 @@ def active_operators(section: Sequence[TemplateOperator], values: Mapping[str, f
 class PassWriter:
     """Writes the passes of a section for one job into `Program`s."""
 
-    def __init__(self, job: Job, rows: Rows, groups: GroupColumns) -> None:
-        self._rows = rows
+    def __init__(self, job: Job, rows: Rows, groups: GroupColumns, launches: Launches) -> None:
+        self._rows, self._launches = rows, launches
         self._storage = DType[job.training.storage]
         self._matrix = matrix_type(job.training.precision)
         self._attention = attention_type(job)
@@ -229,6 +230,7 @@ class PassWriter:
             "dtype": int(self._storage),
             "train_pass": int(passes),
         }
+        row |= self._launches.columns(name, OperatorKind.gemm, passes)
         return self._rows.id_of(
             row | shape_columns(OperatorKind.gemm, shape, passes, self._storage.size_bytes)
         )
@@ -289,7 +291,8 @@ class PassWriter:
         if not gathered and not scatter:
             program.compute(self._row(op, values, passes))
             return
-        chunk = self._row(op, {**values, "m": values["m"] / self._tp}, passes)
+        values = {**values, "m": values["m"] / self._tp}
+        chunk = self._row(op, values, passes, pieces=self._tp)
         program.compute(chunk)
         if scatter:
             body = self._row(*scatter, passes, 1 - 1 / self._tp)
@@ -311,13 +314,21 @@ class PassWriter:
         return None
 
     def _row(
-        self, op: TemplateOperator, values: Mapping[str, float], passes: Pass, share: float = 1.0
+        self,
+        op: TemplateOperator,
+        values: Mapping[str, float],
+        passes: Pass,
+        share: float = 1.0,
+        pieces: int = 1,
     ) -> int:
         name = f"{op.name} {passes.name}"
         if op.kind in COMMUNICATION:
             message_bytes = values["message_bytes"] * share
             variant = self._variants.get(op.variant, op.variant)
-            return self._communication_row(name, op.kind, op.group, passes, message_bytes, variant)
+            host = self._launches.columns(op.name, op.kind, passes)
+            return self._communication_row(
+                name, op.kind, op.group, passes, message_bytes, variant, host
+            )
         narrow = _has_weight(op, values) and not values.get("precise")
         variant = self._variants.get(op.variant, op.variant)
         if passes == Pass.wgrad and self._accumulates:
@@ -333,6 +344,7 @@ class PassWriter:
             "variant": kernel,
         }
         row |= shape_columns(op.kind, values, passes, self._storage.size_bytes)
+        row |= self._launches.columns(op.name, op.kind, passes, pieces)
         row["sm_share"] = values.get(f"{passes.name}_sm_share", 1.0)
         row |= {"prepared": True} if narrow and self._prepares else {}
         if variant in ACCUMULATES:
@@ -351,9 +363,12 @@ class PassWriter:
         passes: Pass,
         message_bytes: float,
         variant: str = "",
+        host: Columns | None = None,
     ) -> int:
+        host = self._launches.columns(name, kind, passes) if host is None else host
         return self._rows.id_of(
             {
+                **host,
                 "name": name,
                 "kind": int(kind),
                 "dtype": int(self._storage),

@@ -41,6 +41,15 @@ class PlacedWork:
     segment_row: NDArray[np.int32]
     segments: tuple[tuple[int, Segment], ...]
 
+    def with_rows(self, size: int, segments: tuple[tuple[int, Segment], ...]) -> PlacedWork:
+        """The same for a table of `size` rows, whose new ones are alike everywhere."""
+        new = np.arange(len(self.segment_row), size, dtype=np.int32)
+        row = np.concatenate([self.row, np.repeat(new[:, None], self.row.shape[1], axis=1)])
+        shape = (len(new), *self.segment_row.shape[1:])
+        everywhere = np.broadcast_to(new[:, None, None], shape)
+        segment_row = np.concatenate([self.segment_row, everywhere])
+        return replace(self, row=row, segment_row=segment_row, segments=segments)
+
     def resolve(
         self,
         work: NDArray[np.integer],

@@ -18,6 +18,7 @@ from seer.layers import LayerKind
 from seer.spec import Job
 from seer.workload.chunks import ChunkWriter
 from seer.workload.groups import process_groups
+from seer.workload.hosted import Hosting, Issue
 from seer.workload.memory import (
     StageParameters,
     stage_parameters,
@@ -66,6 +67,10 @@ class Plan:
     placed : PlacedWork or None
         Which rows operators are where groups lie differently; None = every group of a name lies
         alike, `segments` and `transfer` are all there is.
+    issue : Issue or None
+        What the host thread does for each row; None = nothing is known of it, or it does nothing.
+    hosting : Hosting or None
+        How the host thread takes part (`seer.workload.hosted`); None = it does not.
     """
 
     job: Job
@@ -81,6 +86,8 @@ class Plan:
     work_key: tuple[RowKey, ...]
     segment_key: tuple[Hashable, ...]
     placed: PlacedWork | None = None
+    issue: Issue | None = None
+    hosting: Hosting | None = None
 
     @property
     def played_segments(self) -> tuple[tuple[int, Segment], ...]:
@@ -139,6 +146,7 @@ def lay_out(job: Job, template: LayerTemplate, parts: Parts | None = None) -> Pl
         work_key=tuple(rows.keys),
         segment_key=tuple(library.keys),
         placed=placed,
+        issue=Issue.of(rows),
     )
 
 

@@ -123,7 +123,7 @@ def write_segment(
         place[order] = np.arange(size)
         work, stream, layer = work[order], stream[order], layer[order]
         edges, first, last = place[edges], place[first], place[last]
-    before, after = _in_order(edges[stream[edges[:, 0]] != stream[edges[:, 1]]])  # or one stream
+    before, after = in_order(edges[stream[edges[:, 0]] != stream[edges[:, 1]]])  # or one stream
     return Segment(
         name=name,
         work_id=work,
@@ -170,7 +170,7 @@ def overlap_segments(
         pairs.append(np.stack([at[segment.before], at[segment.after]], axis=1))
     beside = place[held >= 0]
     work[beside + 1], layer[beside + 1] = held[held >= 0], layer[beside]
-    before, after = _in_order(np.concatenate(pairs))
+    before, after = in_order(np.concatenate(pairs))
     return Segment(
         name=f"{forward.name} with {backward.name}",
         work_id=work.astype(np.int32),
@@ -197,7 +197,8 @@ def _held_rows(work: NDArray[np.int32], rows: Rows, share: float) -> NDArray[np.
         if row.get("kind") in kinds and row.get("variant") != PLAIN_DISPATCH:
             name = f"{row['name']}: multiprocessors held"
             changed = {"kind": int(OperatorKind.memory), "variant": kinds[row["kind"]]}
-            held[work == i] = rows.id_of({**row, **changed, "name": name, "sm_share": share})
+            kernel = {k: v for k, v in row.items() if k not in ("issue_s", "host_waits")}
+            held[work == i] = rows.id_of({**kernel, **changed, "name": name, "sm_share": share})
     return held
 
 
@@ -250,7 +251,7 @@ def _edges(parts: Sequence[Part], starts: Sequence[int]) -> Pairs:
     return np.concatenate(edges)
 
 
-def _in_order(edges: Pairs) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def in_order(edges: Pairs) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Both ends of the edges, by the first."""
     before, after = edges[np.argsort(edges[:, 0], kind="stable")].T.astype(np.int32)
     return before, after

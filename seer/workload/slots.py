@@ -24,9 +24,9 @@ class Slots:
     segment : int64[L]
         Index into `plan.segments`.
     collapsed : bool[L]
-        Whether the slot is played as one operator.
+        Whether the slot is played as one operator (with those of its host beside it, if any).
     enter, exit : int64[L]
-        First and last operator of the slot in the graph (equal when collapsed).
+        First and last operator of the slot in the graph (equal when collapsed to one).
     operators : int
         Operators of all slots.
     """
@@ -68,6 +68,8 @@ def lay_slots(plan: Plan, collapse: bool) -> Slots:
     if collapse:
         collapsed[_crossed(plan, passes)] = False
     length = np.ones(len(passes), np.int64)
+    if plan.hosting and plan.hosting.whole:
+        length = np.array([len(s) for s in plan.hosting.whole])[segment]
     sizes = np.array([len(s) for s in plan.segments])
     length[~collapsed] = sizes[segment[~collapsed]]
     exit_ = np.cumsum(length)
