@@ -222,7 +222,7 @@ def forecast(
     """
     prepared = prepare(job, calibration=calibration, template=template)
     factor = prepared.resolve(factor)
-    prepared = _with_host(prepared, factor.value)
+    prepared = prepare_host(prepared, factor.value)
     plan, pricing = prepared.plan, prepared.pricing
     if unfolded or slowdown != 0 or share_links:
         graph = unfold(plan, max_operators) if unfolded else fold(plan, collapse=False)
@@ -241,7 +241,7 @@ def forecast(
 
 def iteration_time(prepared: Prepared, factor: float) -> float:
     """The folded iteration time under another factor, and nothing else. Seconds."""
-    prepared = _with_host(prepared, factor)
+    prepared = prepare_host(prepared, factor)
     plan, time_s = prepared.plan, prepared.pricing.time_s.copy()
     for row, segment in plan.played_segments:
         set_pass(plan, row, play_pass(plan, segment, prepared.pricing.time_s), time_s)
@@ -249,7 +249,7 @@ def iteration_time(prepared: Prepared, factor: float) -> float:
     return play(graph, time_s[graph.work_id]).makespan_s
 
 
-def _with_host(prepared: Prepared, factor: float) -> Prepared:
+def prepare_host(prepared: Prepared, factor: float) -> Prepared:
     """The job with its sustained pricing, and with its host thread where that could bind."""
     pricing = prepared.sustained(factor)
     plan, rows = with_host(prepared.plan, pricing.time_s), len(pricing.time_s)

@@ -345,8 +345,9 @@ class FrameworkSpec:
         Fixed time per step on the host (0 when nothing is known).
     host_calls : mapping of operator to (mapping of call to formula)
         What the host thread does to launch an operator: how many calls of each kind that
-        `Processor.calls_s` times. An operator is named with its pass ("expert fc1 forward"), without
-        it, or as the kind that it is ("gemm wgrad", "gemm"); the first that is there answers.
+        `Processor.calls_s` times. An operator is named with its pass ("expert fc1 forward"),
+        without it, or as the kind that it is ("gemm wgrad", "gemm"); the first that is there
+        answers, and "graph" says what launches a captured scope.
         Formulas read what a layer template may name. Empty = nobody has counted.
     host_waits : mapping of operator to formula
         The host launches its forward only when the compute operator so many places before it has

@@ -33,6 +33,7 @@ FLOORS = {
     "readers": 3,
     "clocks": 4,
     "forecast": 4,
+    "hosts": 4,
     "caveats": 4,
     "choose": 4,
     "plans": 4,

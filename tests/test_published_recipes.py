@@ -41,7 +41,12 @@ def test_a_run_of_another_model_gpu_precision_or_release_gets_none() -> None:
     assert "framework.parameters.fp8_attention=1" in hidden
     board = {"software": "Megatron-Bridge, NeMo container 26.06", "gpu_class": "b300-sxm"}
     plain = recipe_edits(GPT_OSS | board | {"precision_class": "mxfp8"}, [])
-    assert plain[2:] == ["framework.parameters.fused_experts=0", "parallelism.dispatcher=deepep"]
+    partial = 'framework.cuda_graphs=["attn", "moe_router", "moe_preprocess"]'
+    assert plain[2:] == [
+        "framework.parameters.fused_experts=0",
+        "parallelism.dispatcher=deepep",
+        partial,
+    ]
 
 
 def test_recomputation_that_a_row_states_is_not_overruled() -> None:

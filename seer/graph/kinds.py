@@ -57,6 +57,9 @@ COMPUTE = frozenset(
 )
 
 
+LAUNCH = "launch"
+"""The variant of what a host thread does to launch operators."""
+
 TO_HOST, FROM_HOST = "d2h", "h2d"
 """Groups of the copies between a device and its host: each direction has a stream of its own."""
 

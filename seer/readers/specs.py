@@ -338,10 +338,12 @@ def read_framework(source: Source, where: str = "") -> FrameworkSpec:
     mapping, place = load("frameworks", source, where)
     values = validate(_Framework, mapping, place).model_dump()
     lists = {key: tuple(values[key]) for key in ("software", "recompute_modules", "cuda_graphs")}
-    lists["graph_scopes"] = {k: tuple(v) for k, v in values["graph_scopes"].items()}
-    known = (*lists["graph_scopes"], WHOLE_ITERATION)
+    scopes = {name: tuple(operators) for name, operators in values["graph_scopes"].items()}
+    known = (*scopes, WHOLE_ITERATION)
     unknown = [scope for scope in lists["cuda_graphs"] if scope not in known]
     if unknown:
         what = f"'{unknown[0]}' is no scope of CUDA graphs of this framework"
         raise UsageError(what, where=f"{place}: cuda_graphs", hint=nearest(unknown[0], known))
-    return FrameworkSpec(**{**values, **lists, "name": values["name"] or "framework"})
+    return FrameworkSpec(
+        **{**values, **lists, "graph_scopes": scopes, "name": values["name"] or "framework"}
+    )

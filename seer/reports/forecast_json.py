@@ -16,6 +16,7 @@ from seer.readers import shipped
 from seer.readers.files import SPEC_LIMIT_BYTES, read_bytes
 from seer.readers.job import FORECAST_SCHEMA as SCHEMA
 from seer.spec import Job
+from seer.workload.launches import host_model
 
 
 def to_json(forecast: Forecast, spec: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -70,6 +71,7 @@ def to_json(forecast: Forecast, spec: Mapping[str, Any] | None = None) -> dict[s
                 "sha256": _template_sha256(job),
             },
             "framework": job.framework.name,
+            "host": host_model(job),
             "rank": forecast.rank,
         },
         "notes": [*job.notes, *(f"cluster {job.cluster.name}: {n}" for n in job.cluster.notes)],

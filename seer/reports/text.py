@@ -8,6 +8,7 @@ from rich.text import Text
 
 from seer.forecast import Forecast
 from seer.units import format_bytes, format_count, format_seconds
+from seer.workload.launches import host_model
 
 BAR_WIDTH = 40
 
@@ -19,7 +20,7 @@ PARTS = (
     ("exposed_communication_s", "exposed communication", "communication with no compute beside it"),
     ("bubble_s", "pipeline bubble", "waiting for a pipeline message"),
     ("optimizer_s", "optimizer", "Adam step"),
-    ("host_s", "host", "framework overhead"),
+    ("host_s", "host", "waiting for launches of the host thread"),
     ("other_s", "other", "waiting for a slower member, and the rest"),
 )
 
@@ -123,5 +124,6 @@ def _coverage(forecast: Forecast) -> Text:
         f"\ncalibration     {forecast.calibration.name}, {forecast.calibration.burst}, "
         f"{forecast.calibration.date}"
     )
+    text.append(f"\nhost            {host_model(forecast.job)}")
     text.append(f"\noperators       {forecast.operators:,} stand behind this answer")
     return text

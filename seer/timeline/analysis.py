@@ -270,7 +270,7 @@ def _busy_by_origin(
 ) -> NDArray[np.float64]:
     busy = np.zeros(ORIGINS)
     if origin is not None:
-        own = ~view.is_segment
+        own = ~view.is_segment & ~view.is_launch
         busy += np.bincount(
             origin[view.work_id[own]], weights=view.duration_s[own], minlength=ORIGINS
         )

@@ -12,6 +12,7 @@ from seer.graph import (
     COMMUNICATION,
     COMPUTE,
     FROM_HOST,
+    LAUNCH,
     TO_HOST,
     OperatorGraph,
     OperatorKind,
@@ -45,6 +46,14 @@ def _over_link(work: WorkTable) -> NDArray[np.bool_]:
     return np.asarray(found)
 
 
+def launches(work: WorkTable) -> NDArray[np.bool_]:
+    """Which work a host thread does to launch operators."""
+    found = work.kind == OperatorKind.host
+    for row in np.flatnonzero(found).tolist():
+        found[row] = work.variant[row] == LAUNCH
+    return np.asarray(found)
+
+
 _SEGMENT = frozenset({OperatorKind.segment})
 _OPTIMIZER = frozenset({OperatorKind.optimizer})
 _HOST = frozenset({OperatorKind.host})
@@ -62,6 +71,8 @@ class RankView:
     over_link : bool[K]
         Copies between the device and its host.
     work_id : int32[K]
+    is_launch : bool[K]
+        What the host thread does to launch operators.
     """
 
     operator: NDArray[np.int32]
@@ -71,6 +82,7 @@ class RankView:
     kind: NDArray[np.int8]
     over_link: NDArray[np.bool_]
     work_id: NDArray[np.int32]
+    is_launch: NDArray[np.bool_]
 
     @staticmethod
     def of(graph: OperatorGraph, timeline: Timeline, rank: int) -> RankView:
@@ -84,7 +96,10 @@ class RankView:
         duration = timeline.duration_s[operator]
         kind = graph.work.kind[work_id]
         over_link = _over_link(graph.work)[work_id]
-        return RankView(operator, start, start + duration, duration, kind, over_link, work_id)
+        is_launch = launches(graph.work)[work_id]
+        return RankView(
+            operator, start, start + duration, duration, kind, over_link, work_id, is_launch
+        )
 
     @cached_property
     def is_segment(self) -> NDArray[np.bool_]:

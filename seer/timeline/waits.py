@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from seer.graph import COLLECTIVES, OperatorGraph, OperatorKind
 from seer.timeline.intervals import Intervals
-from seer.timeline.rank_view import RankView, of_kinds
+from seer.timeline.rank_view import RankView, launches, of_kinds
 from seer.timeline.timeline import Timeline
 
 
@@ -32,8 +32,8 @@ def why_idle(
     The chain of `waited_for` is followed back from the next operator that computes (or, where
     none is left, the next communication) to the gap. The first communication of this rank that
     begins after the gap on that chain is what the gap waits for; without one, a transfer between
-    other ranks on the chain makes it a bubble too. Where the chain leads to the host thread of this
-    rank, which works while the gap lasts, the gap waits for that.
+    other ranks on the chain makes it a bubble too. Where the chain leads to a launch of this rank's
+    host thread, which lasts until the end of the gap, the gap waits for that.
     """
     if not len(gaps):
         return np.zeros(0, np.int8)
@@ -45,8 +45,8 @@ def why_idle(
     while asking.size:
         operator = at[asking]
         to_come = timeline.start_s[operator] >= gaps.end[asking]
-        host = graph.work.kind[graph.work_id[operator]] == OperatorKind.host
-        verdict[asking[~to_come & host & mine[operator]]] = Wait.other
+        launching = launches(graph.work)[graph.work_id[operator]] & mine[operator]
+        verdict[asking[~to_come & launching]] = Wait.other
         asking, operator = asking[to_come], operator[to_come]
         kind = graph.work.kind[graph.work_id[operator]]
         transfer = kind == OperatorKind.send_recv

@@ -21,8 +21,9 @@ from seer import cost
 from seer.cluster import Cluster
 from seer.cost.links import neighbour_s
 from seer.errors import UsageError
-from seer.forecast import Prepared, prepare
+from seer.forecast import Prepared, prepare, prepare_host
 from seer.graph import COMMUNICATION, COMPUTE, OperatorGraph, OperatorKind
+from seer.hosts import play_pass, set_pass
 from seer.play import play
 from seer.spec import Job
 from seer.workload import Plan, fold
@@ -105,8 +106,8 @@ def straggle(job: Job, stragglers: Sequence[Straggler]) -> tuple[StraggledStep, 
     for one in stragglers:
         _check(one, job)
     prepared = prepare(job)
-    factor = prepared.resolve().value
-    healthy = prepared.sustained(factor).time_s
+    prepared = prepare_host(prepared, prepared.resolve().value)
+    healthy = prepared.pricing.time_s
     base, _ = step_with(prepared.plan, healthy, healthy, 0)
     found = [StraggledStep(None, base, 1.0)]
     for one in stragglers:
@@ -192,8 +193,7 @@ def _with_segments(plan: Plan, time_s: Floats) -> Floats:
     """The same durations with those of the collapsed segments played from them: float64[W]."""
     found = time_s.copy()
     for row, segment in plan.played_segments:
-        inner = segment.graph(plan.work)
-        found[row] = play(inner, time_s[inner.work_id]).makespan_s
+        set_pass(plan, row, play_pass(plan, segment, time_s), found)
     return found
 
 

@@ -1,8 +1,8 @@
 """Plans in which the host thread takes part: an operator starts when it has been launched.
 
-The thread launches the operators of a rank one after another and runs ahead of the device as far as
-it can, except where it waits for a result. Where its launches could bind, each operator of a segment
-is preceded by an operator in the stream of the host thread.
+The thread launches the operators of a rank one after another and runs ahead of the device as far
+as it can, except where it waits for a result. Where its launches could bind, each operator of a
+segment is preceded by an operator in the stream of the host thread.
 
 A pass that is one operator of the schedule is four or seven then. With d and h the times at which
 the device and the host come to it, everything inside is a longest path from one of the two, so
@@ -10,9 +10,9 @@ the device and the host come to it, everything inside is a longest path from one
     the device leaves at   max(d + D, h + L)
     the host leaves at     max(h + H, d + S)
 
-D and S are those of a play in which all was launched before, up to the first wait of the host; L and
-H those of one that host and device begin together (L >= D and H >= S, for nothing of a pass runs
-before it is launched). Without waits H is the sum of the launches, and S does not exist.
+D and S are those of a play in which all was launched before, up to the first wait of the host; L
+and H those of one that host and device begin together (L >= D and H >= S, for nothing of a pass
+runs before it is launched). Without waits H is the sum of the launches, and S does not exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.graph import OperatorKind, WorkTable
+from seer.graph import LAUNCH, OperatorKind, WorkTable
 from seer.workload.groups import COMPUTE, HOST, HOST_AWAITED, HOST_BEHIND, STREAMS
 from seer.workload.program import Rows, pairs
 from seer.workload.segments import Segment, in_order, join_row
@@ -199,7 +199,7 @@ def _host_row(word: str, name: str, number: int) -> dict[str, Any]:
     return {
         "name": f"{word} of {name}" if word == _WORDS[0] else f"{word}: {name}",
         "kind": int(OperatorKind.host),
-        "variant": "launch",
+        "variant": LAUNCH,
         "m": number,
         "measured_s": 0.0,
     }
@@ -213,27 +213,25 @@ def _launch_rows(plan: Plan, rows: Rows, issue: Issue) -> Ints:
             {
                 "name": f"launch of {plan.work.name[row]}",
                 "kind": int(OperatorKind.host),
-                "variant": "launch",
+                "variant": LAUNCH,
                 "measured_s": float(issue.issue_s[row]),
             }
         )
     return found
 
 
-def _whole(
-    segment: Segment, row: int, host: NDArray[np.int32], join: int, waits: bool
-) -> Segment:
+def _whole(segment: Segment, row: int, host: NDArray[np.int32], join: int, waits: bool) -> Segment:
     """A collapsed pass beside its host thread: see the head of this file."""
     issue, behind, awaited = host.tolist()
-    behind_stream, awaited_stream = STREAMS.index(HOST_BEHIND), STREAMS.index(HOST_AWAITED)
     if waits:
         work = [join, row, issue, behind, awaited, join, join]
-        stream = [COMPUTE, COMPUTE, HOST_STREAM, behind_stream, awaited_stream, HOST_STREAM, COMPUTE]
+        names = ["compute", "compute", HOST, HOST_BEHIND, HOST_AWAITED, HOST, "compute"]
         edges = [(0, 4), (2, 3), (3, 6), (4, 5)]
     else:
-        work, stream = [row, issue, behind, join], [COMPUTE, HOST_STREAM, behind_stream, COMPUTE]
+        work, names = [row, issue, behind, join], ["compute", HOST, HOST_BEHIND, "compute"]
         edges = [(1, 2), (2, 3)]
     before, after = in_order(np.array(edges))
+    stream = [STREAMS.index(name) for name in names]
     none = np.zeros(0, np.int32)
     return replace(
         segment,

@@ -9,6 +9,7 @@ from seer.readers.doors.arguments import Arguments
 from seer.readers.doors.layouts import layout_layers
 from seer.readers.doors.megatron_model import megatron_model
 from seer.readers.files import read_structured
+from seer.spec import WHOLE_ITERATION
 
 FRAMEWORK = "megatron-core"
 MODULES = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts")
@@ -37,7 +38,7 @@ def megatron_job(args: Arguments, gpus: int | None, notes: list[str]) -> dict[st
         "model": model,
         "training": _training(args, notes),
         "parallelism": plan,
-        "framework": _framework(args),
+        "framework": _framework(args, notes),
     }
     if gpus:
         job["gpus"] = gpus
@@ -218,7 +219,7 @@ def _recompute(args: Arguments, notes: list[str]) -> dict[str, Any]:
     )
 
 
-def _framework(args: Arguments) -> dict[str, Any]:
+def _framework(args: Arguments, notes: list[str]) -> dict[str, Any]:
     """The preset with what the flags switch; Megatron's defaults are off for each of them."""
     preset: dict[str, Any] = read_structured(shipped.find("frameworks", FRAMEWORK))
     dropout = [args.text(name) for name in ("attention_dropout", "hidden_dropout")]
@@ -237,9 +238,26 @@ def _framework(args: Arguments) -> dict[str, Any]:
     parameters["fused_attention"] = int(not local and not unfused)
     switches["parameters"] = parameters
     switches["variants"] = preset["variants"] if fused else {}
+    switches["cuda_graphs"] = _cuda_graphs(args, list(preset["graph_scopes"]), notes)
     if args.switch("grad_reduce_in_bf16"):
         switches["grad_reduce_bytes"] = preset["grad_reduce_bytes"] | {"bf16": 2}
     return preset | switches
+
+
+def _cuda_graphs(args: Arguments, known: list[str], notes: list[str]) -> list[str]:
+    """Captured scopes; without one the whole layer of a dense model is (`--cuda-graph-impl`)."""
+    impl = args.text("cuda_graph_impl")
+    scopes = args.words("cuda_graph_scope")
+    on = args.switch("enable_cuda_graph", "external_cuda_graph") or impl not in ("", "none")
+    if not on:
+        return []
+    if WHOLE_ITERATION in (impl, *scopes):
+        return [WHOLE_ITERATION]
+    unknown = [name for name in scopes if name not in (*known, "full")]
+    if unknown:
+        notes.append(f"CUDA graphs of {', '.join(unknown)} are not modelled")
+    captured = [name for name in scopes if name in known]
+    return captured if scopes and "full" not in scopes else ["attn", "mlp"]
 
 
 def _default_batch(job: dict[str, Any], gpus: int, notes: list[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from seer.readers.doors.arguments import Foreign
 from seer.readers.doors.layouts import layout_text
 from seer.readers.doors.megatron_flags import megatron_from_text
-from seer.spec import Job, ModelSpec
+from seer.spec import WHOLE_ITERATION, Job, ModelSpec
 
 _PRECISION = {
     "fp32": (),
@@ -170,6 +170,11 @@ def _framework(job: Job) -> Iterator[str]:
         yield "--tp-comm-overlap"
     if framework.p2p != "overlap":
         yield "--no-overlap-p2p-communication"
+    if WHOLE_ITERATION in framework.cuda_graphs:
+        yield f"--cuda-graph-impl {WHOLE_ITERATION}"
+    elif framework.cuda_graphs:
+        yield "--cuda-graph-impl transformer_engine"
+        yield f"--cuda-graph-scope {' '.join(framework.cuda_graphs)}"
     if framework.parameters.get("fused_loss"):
         yield "--cross-entropy-loss-fusion"
     if not framework.parameters.get("dropout"):
