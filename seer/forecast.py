@@ -17,7 +17,7 @@ from seer.cost.physics import peak_of
 from seer.fluid import FluidRates, play_fluid
 from seer.graph import MATRIX, OperatorGraph, Origin
 from seer.graph.template import LayerTemplate
-from seer.hosts import launch_origins, launch_times, play_pass, set_pass, with_host
+from seer.hosts import launch_origins, launch_times, play_into, with_host
 from seer.play import play
 from seer.readers import read_calibration, read_layer_template
 from seer.spec import Job
@@ -244,7 +244,7 @@ def iteration_time(prepared: Prepared, factor: float) -> float:
     prepared = prepare_host(prepared, factor)
     plan, time_s = prepared.plan, prepared.pricing.time_s.copy()
     for row, segment in plan.played_segments:
-        set_pass(plan, row, play_pass(plan, segment, prepared.pricing.time_s), time_s)
+        play_into(plan, row, segment, prepared.pricing.time_s, time_s)
     graph = fold(plan)
     return play(graph, time_s[graph.work_id]).makespan_s
 
@@ -274,10 +274,9 @@ def play_folded(plan: Plan, pricing: cost.Pricing) -> tuple[Played, cost.Pricing
     inner: dict[int, RankAnalysis] = {}
     time_s = pricing.time_s.copy()
     for row, segment in plan.played_segments:
-        played = play_pass(plan, segment, pricing.time_s)
+        played = play_into(plan, row, segment, pricing.time_s, time_s)
         segments[row] = played.graph, played.timeline
         inner[row] = analyse_rank(played.graph, played.timeline, 0, origin=pricing.origin)
-        set_pass(plan, row, played, time_s)
     pricing = replace(pricing, time_s=time_s)
     graph = fold(plan)
     timeline = play(graph, time_s[graph.work_id])

@@ -38,6 +38,10 @@ def launch_origins(plan: Plan, origin: NDArray[np.int8]) -> NDArray[np.int8]:
     return np.concatenate([origin, np.full(new, Origin.derived, np.int8)])
 
 
+HostTimes = tuple[float, float, float] | None
+"""Durations of the rows in `Hosting.rows`; None where a segment stands for itself."""
+
+
 @dataclass(frozen=True)
 class PlayedPass:
     """The play of a segment.
@@ -46,13 +50,12 @@ class PlayedPass:
     ----------
     graph, timeline
         With the host far ahead when it begins; where the two start together, with it.
-    host_s : (float, float, float) or None
-        Durations of the rows in `Hosting.rows`; None where the segment stands for itself.
+    host_s : HostTimes
     """
 
     graph: OperatorGraph
     timeline: Timeline
-    host_s: tuple[float, float, float] | None = None
+    host_s: HostTimes = None
 
 
 def play_pass(plan: Plan, segment: Segment, time_s: Floats) -> PlayedPass:
@@ -73,9 +76,16 @@ def play_pass(plan: Plan, segment: Segment, time_s: Floats) -> PlayedPass:
     return PlayedPass(graph, timeline, (launched, behind, awaited))
 
 
-def set_pass(plan: Plan, row: int, played: PlayedPass, time_s: Floats) -> None:
-    """Write the duration of a segment's row, and of those of its host, into `time_s`."""
-    time_s[row] = played.timeline.makespan_s
-    if played.host_s is not None and plan.hosting is not None:
+def set_pass(plan: Plan, row: int, length_s: float, host_s: HostTimes, time_s: Floats) -> None:
+    """Write the duration of a segment's row, and those of its host, into `time_s`."""
+    time_s[row] = length_s
+    if host_s is not None and plan.hosting is not None:
         number = int(np.flatnonzero(plan.segment_row == row)[0])
-        time_s[plan.hosting.rows[number]] = played.host_s
+        time_s[plan.hosting.rows[number]] = host_s
+
+
+def play_into(plan: Plan, row: int, segment: Segment, time_s: Floats, found: Floats) -> PlayedPass:
+    """Play a segment with the durations `time_s` and write its own into `found`."""
+    played = play_pass(plan, segment, time_s)
+    set_pass(plan, row, played.timeline.makespan_s, played.host_s, found)
+    return played

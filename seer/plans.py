@@ -20,7 +20,7 @@ from seer.clocks import Factor, declared_factor, demand_of
 from seer.errors import InfeasibleError
 from seer.graph import COMMUNICATION, MATRIX, WorkTable
 from seer.graph.template import LayerTemplate
-from seer.hosts import launch_times, play_pass, set_pass, with_host
+from seer.hosts import HostTimes, launch_times, play_pass, set_pass, with_host
 from seer.memo import Memo
 from seer.play import length_in_order, play
 from seer.readers import read_calibration, read_layer_template
@@ -106,6 +106,8 @@ class Reuse:
         Seconds of a row of work, by calibration, cluster and row.
     segments : Memo of RankAnalysis
         The play of a segment, by calibration, sustained factor and what it was written from.
+    hosted : Memo of (RankAnalysis, times of its host)
+        The same where the host thread takes part.
     """
 
     calibrations: dict[str, Calibration] = field(default_factory=dict)
@@ -113,6 +115,9 @@ class Reuse:
     parts: Parts = field(default_factory=Parts)
     prices: Memo[float] = field(default_factory=lambda: Memo(MOST_PRICES))
     segments: Memo[RankAnalysis] = field(default_factory=lambda: Memo(MOST_SEGMENTS))
+    hosted: Memo[tuple[RankAnalysis, HostTimes]] = field(
+        default_factory=lambda: Memo(MOST_SEGMENTS)
+    )
 
     def calibration(self, name: str) -> Calibration:
         """The calibration of a name or file, read once."""
@@ -180,22 +185,36 @@ def _evaluated(plan: Plan, reuse: Reuse, factor: Factor | None) -> PlanResult:
     time_s = sustained_s(plan.work, plan.work_key, job, reuse, factor.value)
     with_its_host = with_host(plan, time_s)
     if with_its_host is not plan:
-        return _hosted(with_its_host, launch_times(with_its_host, time_s))
+        times = launch_times(with_its_host, time_s)
+        return _hosted(with_its_host, times, (*machine, factor.value), reuse)
     inner = _play_segments(plan, time_s, (*machine, factor.value), reuse)
     for row, played in inner.items():
         time_s[row] = played.iteration_s
     return _summed(plan, time_s, inner)
 
 
-def _hosted(plan: Plan, time_s: NDArray[np.float64]) -> PlanResult:
+def _hosted(plan: Plan, time_s: NDArray[np.float64], machine: Hashable, reuse: Reuse) -> PlanResult:
     """The result of a plan whose host thread takes part."""
     found, inner = time_s.copy(), {}
-    for row, segment in plan.played_segments:
-        played = play_pass(plan, segment, time_s)
-        set_pass(plan, row, played, found)
-        breakdown = breakdown_of(played.graph, played.timeline, 0)
-        inner[row] = RankAnalysis(0, played.timeline.makespan_s, breakdown)
+    joined = plan.hosting is not None and plan.hosting.joined
+    for number, (row, segment) in enumerate(plan.played_segments):
+        play_it = partial(_played_hosted, plan, segment, time_s)
+        if plan.placed is not None:
+            inner[row], host_s = play_it()
+        else:
+            key = machine, plan.segment_key[number], joined
+            inner[row], host_s = reuse.hosted.get(key, play_it)
+        set_pass(plan, row, inner[row].iteration_s, host_s, found)
     return _summed(plan, found, inner)
+
+
+def _played_hosted(
+    plan: Plan, segment: Segment, time_s: NDArray[np.float64]
+) -> tuple[RankAnalysis, HostTimes]:
+    """The play of a segment with its host; of the analysis only the breakdown."""
+    played = play_pass(plan, segment, time_s)
+    breakdown = breakdown_of(played.graph, played.timeline, 0)
+    return RankAnalysis(0, played.timeline.makespan_s, breakdown), played.host_s
 
 
 def _summed(

@@ -11,11 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_workload_folding import plans, wide_plans, zero_bubble_plans
 
-from seer.hosts import play_pass, set_pass
+from seer.cluster import Processor
+from seer.errors import UsageError
+from seer.forecast import forecast
+from seer.hosts import play_into, play_pass, with_host
+from seer.plans import evaluate
 from seer.play import play
+from seer.readers import read_job
+from seer.readers.doors.megatron_flags import megatron_from_text
 from seer.spec import Job
 from seer.workload import Plan, fold, lay_out, unfold
-from seer.workload.hosted import hosted
+from seer.workload.hosted import could_bind, hosted
+from seer.workload.launches import host_model
 
 LAUNCH = st.sampled_from(["0.1 us", "2 us", "20 us", "200 us"])
 
@@ -39,7 +46,7 @@ def folded_s(plan: Plan) -> float:
     time_s = jobs.invented_durations(plan.work)
     found = time_s.copy()
     for row, segment in plan.played_segments:
-        set_pass(plan, row, play_pass(plan, segment, time_s), found)
+        play_into(plan, row, segment, time_s, found)
     graph = fold(plan)
     return play(graph, found[graph.work_id]).makespan_s
 
@@ -58,7 +65,7 @@ def test_with_a_host_folded_and_unfolded_plays_end_at_the_same_time(job: Job) ->
 
 
 def two_products(issue_s: float, waits: str = "", **framework: object) -> Job:
-    """One layer, one stage; its forward has eight compute operators and its host one launch each."""
+    """One layer, one stage, three micro-batches; each operator takes one launch."""
     changes = {"host_issue": f"{issue_s} s", "host_waits": {waits: "1"} if waits else {}}
     return jobs.job(micro_batches=3, framework={**changes, **framework}, model={"layers": 1})
 
@@ -87,7 +94,7 @@ def test_a_step_of_equal_passes_takes_the_longer_of_host_and_device() -> None:
         found = time_s.copy()
         operators = 0
         for row, segment in plan.played_segments:
-            set_pass(plan, row, play_pass(plan, segment, time_s), found)
+            play_into(plan, row, segment, time_s, found)
             operators += 3 * (int((segment.stream == 0).sum()) - 2)
         graph = fold(plan)
         step = play(graph, found[graph.work_id]).makespan_s
@@ -102,10 +109,126 @@ def test_a_host_that_waits_launches_nothing_before_the_operator_has_ended() -> N
     segment = plan.segments[number]
     played = play_pass(plan, segment, time_s)
     names = [plan.work.name[w] for w in segment.work_id.tolist()]
-    launch, product = (names.index(n) for n in ("launch of attention output forward",) * 1), 0
-    at = next(launch)
+    at = names.index("launch of attention output forward")
     before = [i for i in range(at) if segment.stream[i] == 0][-1]
     end = played.timeline.start_s[before] + played.timeline.duration_s[before]
     assert played.timeline.start_s[at] == end
     product = names.index("attention output forward")
     assert played.timeline.start_s[product] == end + 0.25
+
+
+def counted(**framework: object) -> Job:
+    """A mixture of eight experts on two ranks, its calls counted and timed by hand."""
+    processor = Processor("invented", {"operator": 1.0, "expert": 10.0})
+    calls = {
+        "gemm": {"operator": "1"},
+        "memory": {"operator": "0"},
+        "expert fc1 forward": {"operator": "2", "expert": "local_experts"},
+        "graph": {"operator": "5"},
+    }
+    made = jobs.job(
+        dp=2,
+        ep=2,
+        etp=1,
+        model={"experts": 8, "top_k": 2, "expert_ffn_hidden": 64, "layers": 1},
+        framework={"host_calls": calls, "graph_scopes": SCOPES, **framework},
+    )
+    return replace(made, cluster=replace(made.cluster, processor=processor))
+
+
+SCOPES = {"attn": ("input norm", "qkv", "attention output", "attention residual")}
+
+
+def launches(job: Job) -> dict[str, float]:
+    """Seconds of the launch of each operator that has one, by its name and pass."""
+    plan = lay_out(job, jobs.template())
+    assert plan.issue is not None
+    seconds = zip(plan.work.name, plan.issue.issue_s.tolist(), strict=True)
+    return {name: each for name, each in seconds if each}
+
+
+def test_calls_are_counted_by_operator_pass_and_kind_and_timed_by_the_processor() -> None:
+    found = launches(counted())
+    assert found["expert fc1 forward"] == 2 * 1.0 + 4 * 10.0  # eight experts on two ranks
+    assert found["qkv forward"] == found["qkv dgrad"] == found["router wgrad"] == 1.0
+    assert "expert fc2 forward" not in found  # its kind has no count
+
+
+def test_a_captured_scope_is_one_launch_with_its_first_operator_and_back_with_its_last() -> None:
+    found = launches(counted(cuda_graphs=("attn",)))
+    assert found["input norm forward"] == found["attention residual backward"] == 5.0
+    assert not {"qkv forward", "qkv dgrad", "attention output wgrad"} & set(found)
+    assert found["router forward"] == 1.0  # outside
+
+
+def test_a_graph_of_the_whole_iteration_leaves_nothing_to_launch_and_no_wait() -> None:
+    job = counted(cuda_graphs=("full_iteration",), host_waits={"dispatch": "1"})
+    assert lay_out(job, jobs.template()).issue is None
+
+
+def test_a_host_that_is_always_ahead_is_not_played() -> None:
+    quick, slow = (lay_out(two_products(s), jobs.template()) for s in (0.25, 4.0))
+    kernels = np.ones(len(quick.work))
+    assert not could_bind(quick, kernels)
+    assert could_bind(slow, kernels)
+    waiting = lay_out(two_products(0.25, waits="fc2"), jobs.template())
+    assert could_bind(waiting, kernels)
+    assert with_host(quick, kernels) is quick
+
+
+def test_the_breakdown_names_the_host_where_the_device_waits_for_launches() -> None:
+    job = read_job("llama3-8b-64xh100", ["framework.host_issue=800 us"])
+    slow, free = forecast(job), forecast(read_job("llama3-8b-64xh100"))
+    assert free.breakdown.host_s == 0.0
+    waited = slow.iteration_time_s - free.iteration_time_s
+    assert slow.breakdown.host_s == pytest.approx(waited, rel=0.02)
+    assert slow.breakdown.total_s == pytest.approx(slow.iteration_time_s)
+
+
+def test_tables_of_plans_see_the_same_host_as_a_forecast() -> None:
+    job = read_job("qwen3-235b-256xgb200")
+    made, row = forecast(job), evaluate(job)
+    assert made.breakdown.host_s > 0
+    assert row.iteration_time_s == pytest.approx(made.iteration_time_s, rel=1e-12)
+    assert row.breakdown.host_s == pytest.approx(made.breakdown.host_s, rel=1e-9)
+
+
+def test_what_is_not_known_of_a_host_is_said() -> None:
+    job = read_job("llama3-8b-64xh100")
+    assert host_model(job) == ("calls of nemo at their times on Intel Xeon Platinum 8480C")
+    off = read_job("llama3-8b-64xh100", ["framework.host_issue=off"])
+    assert host_model(off) == "off: operators launch themselves"
+    uncounted = read_job("llama3-8b-64xh100", ["framework=fsdp"])
+    assert host_model(uncounted) == "not reckoned: nobody has counted the calls of fsdp"
+    older = read_job("llama3-8b-64xh100", ["cluster=dgx-a100"])
+    assert host_model(older) == "not reckoned: the processor of dgx-a100 is not stated"
+
+
+def test_scopes_and_times_that_nobody_knows_are_refused() -> None:
+    with pytest.raises(UsageError, match="'atn' is no scope of CUDA graphs"):
+        read_job("llama3-8b-64xh100", ['framework.cuda_graphs=["atn"]'])
+    with pytest.raises(UsageError, match="duration"):
+        read_job("llama3-8b-64xh100", ["framework.host_issue=12 parsec"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "scopes"),
+    [
+        ("", ()),
+        ("--cuda-graph-impl none", ()),
+        ("--cuda-graph-impl full_iteration", ("full_iteration",)),
+        ("--cuda-graph-impl local", ("attn", "mlp")),
+        ("--enable-cuda-graph", ("attn", "mlp")),
+        (
+            "--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router",
+            ("attn", "moe_router"),
+        ),
+    ],
+)
+def test_megatron_says_which_scopes_are_captured(flags: str, scopes: tuple[str, ...]) -> None:
+    plain = (
+        "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
+        "--micro-batch-size 1 --global-batch-size 8 --vocab-size 512 --bf16 "
+    )
+    made = megatron_from_text(plain + flags, "flags", 8)
+    assert tuple(made.job["framework"]["cuda_graphs"]) == scopes

@@ -59,7 +59,8 @@ def job_of(
         }
     )
     known = HostLink(**link, adam_parameters_per_s=adam) if link else None
-    return replace(job, cluster=replace(job.cluster, host_link=known))
+    alone = replace(job.framework, host_issue="off")  # so small a model waits for its launches
+    return replace(job, cluster=replace(job.cluster, host_link=known), framework=alone)
 
 
 def forecast(job: Job) -> Forecast:

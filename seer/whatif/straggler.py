@@ -23,7 +23,7 @@ from seer.cost.links import neighbour_s
 from seer.errors import UsageError
 from seer.forecast import Prepared, prepare, prepare_host
 from seer.graph import COMMUNICATION, COMPUTE, OperatorGraph, OperatorKind
-from seer.hosts import play_pass, set_pass
+from seer.hosts import play_into
 from seer.play import play
 from seer.spec import Job
 from seer.workload import Plan, fold
@@ -193,7 +193,7 @@ def _with_segments(plan: Plan, time_s: Floats) -> Floats:
     """The same durations with those of the collapsed segments played from them: float64[W]."""
     found = time_s.copy()
     for row, segment in plan.played_segments:
-        set_pass(plan, row, play_pass(plan, segment, time_s), found)
+        play_into(plan, row, segment, time_s, found)
     return found
 
 
