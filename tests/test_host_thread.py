@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import jobs
 import numpy as np
@@ -18,7 +19,9 @@ from seer.hosts import play_into, play_pass, with_host
 from seer.plans import evaluate
 from seer.play import play
 from seer.readers import read_job
+from seer.readers.doors.megatron_bridge import megatron_bridge_job
 from seer.readers.doors.megatron_flags import megatron_from_text
+from seer.readers.doors.megatron_out import megatron_flags
 from seer.spec import Job
 from seer.workload import Plan, fold, lay_out, unfold
 from seer.workload.hosted import could_bind, hosted
@@ -232,3 +235,26 @@ def test_megatron_says_which_scopes_are_captured(flags: str, scopes: tuple[str, 
     )
     made = megatron_from_text(plain + flags, "flags", 8)
     assert tuple(made.job["framework"]["cuda_graphs"]) == scopes
+
+
+def test_the_flags_of_a_job_say_its_graphs_and_a_run_configuration_is_read_for_them(
+    tmp_path: Path,
+) -> None:
+    job = read_job("llama3-8b-64xh100", ['framework.cuda_graphs=["attn", "mlp"]'])
+    script = tmp_path / "train.sh"
+    script.write_text(megatron_flags(job), encoding="utf-8")
+    assert "--cuda-graph-scope attn mlp" in script.read_text(encoding="utf-8")
+    assert read_job(str(script)).framework == job.framework
+    model = {
+        "num_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "seq_length": 32,
+        "vocab_size": 512,
+        "tensor_model_parallel_size": 1,
+        "cuda_graph_impl": "full_iteration",
+        "cuda_graph_scope": [],
+    }
+    train = {"micro_batch_size": 1, "global_batch_size": 8}
+    bridge = megatron_bridge_job({"model": model, "train": train}, "run_config.yaml", 8)
+    assert bridge.job["framework"]["cuda_graphs"] == ["full_iteration"]

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seer.errors import UsageError
+from seer.readers import shipped
 from seer.readers.doors.arguments import Arguments, Foreign, unused_note
 from seer.readers.doors.megatron import megatron_job
 from seer.readers.doors.shell import UNKNOWN, read_script
+from seer.readers.files import read_structured
 from seer.readers.overrides import edit, parse_overrides
 
 _TELLING = re.compile(
@@ -68,8 +70,12 @@ def _foreign(
     directed = given.get("gpus")
     job = megatron_job(args, directed if isinstance(directed, int) else gpus or world, notes)
     note = unused_note(args.unused())
+    graphs = job["framework"]["cuda_graphs"]
     for path, value in given.items():
         job = edit(job, path, value)
+    if graphs and isinstance(job["framework"], str):  # an edit names the preset, flags its graphs
+        preset = read_structured(shipped.resolve("frameworks", job["framework"], where))
+        job["framework"] = {**preset, "cuda_graphs": graphs}
     return Foreign(kind, job, (*notes, *([note] if note else [])))
 
 
