@@ -10,6 +10,7 @@ from measured import table
 
 from seer.calibration import Calibration, Measurements, MemoryCurve
 from seer.calibration.check import check_calibration
+from seer.calibration.measurements import joined
 from seer.calibration.stream import StreamLaw
 from seer.errors import UnreadableError
 from seer.fit import fit_calibration
@@ -76,6 +77,14 @@ def test_a_measured_shape_gives_its_time_back_as_measured() -> None:
     assert found.time_s == pytest.approx(rows.time_s, rel=1e-4)
     assert (found.origin == Origin.measured).all()
     assert CURVE.evaluate(size * 1.01, cols).origin[0] > Origin.measured
+
+
+def test_repeats_of_one_shape_say_how_uncertain_a_measured_shape_is() -> None:
+    once, again = measured(), measured()
+    again = replace(again, time_s=1.2 * again.time_s)
+    curve = only(fit_calibration([joined([once, again])], "lab"))
+    assert CURVE.spread.repeat == 0.02
+    assert curve.spread.repeat == pytest.approx(np.log(1.2) / 2 / 1.6449, rel=0.05)
 
 
 def test_the_nearest_points_are_shapes_that_were_measured() -> None:

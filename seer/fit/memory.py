@@ -13,7 +13,14 @@ from scipy.optimize import least_squares, nnls
 from seer.calibration import Lines, Measurements, MemoryCurve
 from seer.fit.describe import describe
 from seer.fit.stream import fit_stream
-from seer.fit.validation import Mask, error_summary, held_out_errors, held_out_summary, spread_from
+from seer.fit.validation import (
+    Mask,
+    error_summary,
+    held_out_errors,
+    held_out_summary,
+    repeat_spread,
+    spread_from,
+)
 from seer.graph import DType
 
 Floats = NDArray[np.float64]
@@ -104,11 +111,12 @@ def fit_memory(
         part = error_summary(log_error[large], by)
         kept = ("median_ape", "p90_ape", "n")
         error |= {f"large_{key}": part[key] for key in kept if key in part}
-    return replace(
-        _fit(blank, points, way, ceiling),
-        info=describe(table, form, licence, date, names, error),
-        spread=spread_from(log_error, near),
-    )
+    fitted, spread = _fit(blank, points, way, ceiling), spread_from(log_error, near)
+    if fitted.law:  # it answers measured shapes exactly: repeats of one tell what it may be off
+        again = fitted.evaluate(size, columns).time_s
+        spread = replace(spread, repeat=max(spread.repeat, repeat_spread(again, table.time_s)))
+    info = describe(table, form, licence, date, names, error)
+    return replace(fitted, info=info, spread=spread)
 
 
 class Points(NamedTuple):
