@@ -134,7 +134,7 @@ def test_a_job_is_placed_by_the_topology_beside_it(tmp_path: Path) -> None:
     ("name", "text", "words"),
     [
         ("t.conf", "NodeName=n1\n", "line 1"),
-        ("t.conf", "SwitchName=s1 Switches=s2\n", "no host hangs on any switch"),
+        ("t.conf", "SwitchName=s1 Switches=s2\nSwitchName=s2\n", "no host hangs on any switch"),
         ("t.conf", "SwitchName=a Nodes=n1 Switches=b\nSwitchName=b Switches=a\n", "a circle"),
         ("t.conf", "SwitchName=a Nodes=n[5-1]\n", "has no hosts"),
         ("t.conf", "SwitchName=a Nodes=n[1-999999999]\n", "more than"),
@@ -164,3 +164,17 @@ def test_any_text_is_a_host_list_or_refused(text: str) -> None:
     except SeerError:
         return
     assert all(host and "," not in host for host in hosts)
+
+
+def test_a_switch_that_is_not_described_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "topology.conf"
+    path.write_text("SwitchName=leaf1 Nodes=n[1-2]\nSwitchName=top Switches=leaf[1-2]\n")
+    with pytest.raises(UsageError, match="leaf2 below top is not described"):
+        read_topology(path)
+
+
+def test_a_line_may_go_on_behind_a_backslash_of_either_line_end(tmp_path: Path) -> None:
+    path = tmp_path / "topology.conf"
+    for end in ("\n", "\r\n"):
+        path.write_bytes(f"SwitchName=leaf1 \\{end} Nodes=n[1-2]{end}".encode())
+        assert [*read_topology(path)] == ["n1", "n2"]

@@ -37,7 +37,9 @@ def read_placement(source: Any, cluster: Cluster, folder: Path | None, where: st
     if isinstance(source, str):
         if source == PACKED.name:
             return PACKED
-        hint = nearest(source, (PACKED.name,)) + "; or a mapping with order, slice, devices"
+        hint = (
+            nearest(source, (PACKED.name,)) + "; or a mapping with order, slice, devices, topology"
+        )
         raise UsageError(f"'{source[:80]}' is no placement", where=where, hint=hint)
     spec = validate(_Placement, source, where)
     given = [name for name in ("slice", "devices", "topology") if getattr(spec, name)]

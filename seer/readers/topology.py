@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seer.errors import UnreadableError, UsageError
+from seer.errors import UnreadableError, UsageError, nearest
 from seer.readers.files import named, read_structured, read_text
 from seer.readers.hostlist import expand_hosts
 
@@ -82,7 +82,7 @@ def _conf(text: str, where: str) -> dict[str, Levels]:
     """Lines of `SwitchName=s1 Nodes=n[1-4]`, `SwitchName=s0 Switches=s[1-2]`, `BlockName=...`."""
     rows: list[tuple[str, Any, Any]] = []
     blocks: list[tuple[str, Any]] = []
-    joined = re.sub(r"\\\n", " ", text)
+    joined = re.sub(r"\\\r?\n", " ", text)
     for number, line in enumerate(joined.splitlines(), 1):
         pairs = {
             key.lower(): value
@@ -121,6 +121,11 @@ def _tree(rows: list[tuple[str, Any, Any]], where: str) -> dict[str, Levels]:
             above[child] = name
         for host in expand_hosts(str(nodes or ""), f"{where}: switch {name}"):
             hosts[host] = name
+    names = {name for name, _, _ in rows}
+    unknown = sorted({*above} - names)
+    if unknown:
+        what = f"the switch {unknown[0]} below {above[unknown[0]]} is not described"
+        raise UsageError(what, where=where, hint=nearest(unknown[0], names))
     found: dict[str, Levels] = {}
     for host, switch in hosts.items():
         levels: Levels = {}
