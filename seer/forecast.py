@@ -221,21 +221,25 @@ def forecast(
         The plan cannot run, or is larger than `max_operators` unfolded.
     """
     prepared = prepare(job, calibration=calibration, template=template)
+    if not (unfolded or slowdown != 0 or share_links):
+        return forecast_prepared(prepared, factor)
     factor = prepared.resolve(factor)
     prepared = prepare_host(prepared, factor.value)
     plan, pricing = prepared.plan, prepared.pricing
-    if unfolded or slowdown != 0 or share_links:
-        graph = unfold(plan, max_operators) if unfolded else fold(plan, collapse=False)
-        rates = FluidRates(slowdown=slowdown)
-        if share_links:
-            device = job.placement.devices_of(job.parallelism.sizes)
-            rates = shared_links(
-                graph, pricing.time_s, job.cluster, device=device, slowdown=slowdown
-            )
-        timeline = play_fluid(graph, pricing.time_s[graph.work_id], rates)
-        played = Played(graph, timeline, {}, {})
-    else:
-        played, pricing = play_folded(plan, pricing)
+    graph = unfold(plan, max_operators) if unfolded else fold(plan, collapse=False)
+    rates = FluidRates(slowdown=slowdown)
+    if share_links:
+        device = job.placement.devices_of(job.parallelism.sizes)
+        rates = shared_links(graph, pricing.time_s, job.cluster, device=device, slowdown=slowdown)
+    timeline = play_fluid(graph, pricing.time_s[graph.work_id], rates)
+    return _read_off(prepared, Played(graph, timeline, {}, {}), factor)
+
+
+def forecast_prepared(prepared: Prepared, factor: Factor | None = None) -> Forecast:
+    """The forecast of a prepared job, folded, under a factor as in `forecast`."""
+    factor = prepared.resolve(factor)
+    prepared = prepare_host(prepared, factor.value)
+    played, pricing = play_folded(prepared.plan, prepared.pricing)
     return _read_off(replace(prepared, pricing=pricing), played, factor)
 
 

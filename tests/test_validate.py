@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 
 from seer.cli import main
 from seer.errors import UnreadableError
+from seer.forecast import prepare
 from seer.readers.published_machine import network_bytes_per_s
 from seer.readers.published_runs import read_published_runs
 from seer.reports.validation import to_csv, to_json, to_markdown
-from seer.validate import ScoredRun, score, spearman, validate
+from seer.spec import Job
+from seer.validate import ScoredRun, prepare_runs, score, spearman, validate
 from seer.validate.factors import combine
 
 ROW = {
@@ -141,7 +144,7 @@ def test_rank_correlation_agrees_with_a_hand_count_with_ties() -> None:
 
 def test_the_report_has_its_contract_and_every_row(tmp_path: Path) -> None:
     rows = [{}, {"id": "b", "mbs": 2}, {"id": "c", "grade": "C"}]
-    report = validate(table(tmp_path / "r.csv", *rows))
+    report = validate(prepare_runs(table(tmp_path / "r.csv", *rows)))
     found = to_json(report)
     assert found["level"] == "cold"
     assert set(found["overall"]["all"]) == {
@@ -171,7 +174,7 @@ def is_basic(row: ScoredRun) -> bool:
 
 
 def test_published_dense_runs_are_scored_within_the_bars(shared: Path) -> None:
-    report = validate(shared / "data/validation/published_runs.csv")
+    report = validate(prepare_runs(shared / "data/validation/published_runs.csv"))
     rows = [r for r in report.rows if is_basic(r)]
     found = score("basic", rows)
     assert found.n >= 148
@@ -196,3 +199,21 @@ def test_a_factor_of_runs_that_disagree_is_drawn_towards_one_by_what_chance_expl
     assert combine([1.0, math.exp(0.5)], "").value == pytest.approx(math.exp(0.125))
     wide, narrow = (combine([1.2 / x, 1.2, 1.2 * x], "").value for x in (1.3, 1.05))
     assert 1.0 < wide < narrow < 1.2
+
+
+def test_runs_are_prepared_once_for_all_levels_of_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = import_module("seer.validate.runs")
+    prepared: list[str] = []
+
+    def counted(job: Job, **given: Any) -> Any:
+        prepared.append(job.name)
+        return prepare(job, **given)
+
+    monkeypatch.setattr(runs, "prepare", counted)
+    path = table(tmp_path / "runs.csv", {"id": "a"}, {"id": "b", "tp": "4"})
+    page = tmp_path / "page.md"
+    assert main(["validate", str(path), "--markdown", str(page), "--quiet"]) == 0
+    assert len(prepared) == 2
+    assert "shipped factors" in page.read_text()

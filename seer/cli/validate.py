@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -73,19 +72,19 @@ def validate(
     from seer.readers import read_calibration
     from seer.readers.files import write_whole
     from seer.reports import validation as report
+    from seer.validate import prepare_runs
     from seer.validate import validate as score
 
     output = Output(quiet)
     if fail_above is not None and not 0 <= fail_above < math.inf:
         what = f"{fail_above:g} is not a threshold"
         raise UsageError(what, where="--fail-above", hint="a fraction: 0.1 is a mean error of 10 %")
-    scored = partial(
-        score,
+    prepared = prepare_runs(
         runs,
         calibration=read_calibration(calibration) if calibration else None,
         progress=lambda done, total: output.progress(f"run {done} of {total}"),
     )
-    found = scored(level=level.value, steps=own_steps)
+    found = score(prepared, level=level.value, steps=own_steps)
     output.progress("")
     if not found.rows:
         reasons = [f"{count} x {reason}" for reason, count in report.skip_counts(found)[:5]]
@@ -96,10 +95,9 @@ def validate(
     if markdown:
         done = (level.value, own_steps if level is Level.own_steps else 1)
         levels = {
-            name: found if (one, steps) == done else scored(level=one, steps=steps)
+            name: found if (one, steps) == done else score(prepared, level=one, steps=steps)
             for name, one, steps in _LEVELS
         }
-        output.progress("")
         write_whole(markdown, report.to_markdown(found, "seer validate RUNS.csv", levels))
     if json:
         print_json(report.to_json(found))

@@ -3,13 +3,14 @@
 from seer.validate.factors import LimitedRun, Response, combine, power_limit, response
 from seer.validate.from_run import MeasuredRun, RunFactor, factor_from_runs, with_factor
 from seer.validate.own_steps import own_steps
-from seer.validate.runs import LEVELS, ValidationReport, validate
+from seer.validate.runs import LEVELS, PreparedRuns, ValidationReport, prepare_runs, validate
 from seer.validate.scores import Score, ScoredRun, score, spearman
 
 __all__ = [
     "LEVELS",
     "LimitedRun",
     "MeasuredRun",
+    "PreparedRuns",
     "Response",
     "RunFactor",
     "Score",
@@ -19,6 +20,7 @@ __all__ = [
     "factor_from_runs",
     "own_steps",
     "power_limit",
+    "prepare_runs",
     "response",
     "score",
     "spearman",

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from seer.calibration import Calibration
-from seer.clocks import NO_FACTOR, declared_factor
+from seer.clocks import NO_FACTOR
 from seer.errors import SeerError, UsageError, nearest
-from seer.forecast import Prepared, forecast, prepare
+from seer.forecast import Prepared, forecast_prepared, prepare
 from seer.readers import read_calibration, read_layer_template
 from seer.readers.files import PathLike
 from seer.readers.published_runs import PublishedRun, SkippedRun, read_published_runs
@@ -29,15 +29,44 @@ class ValidationReport:
     skipped: tuple[SkippedRun, ...]
 
 
-def validate(
+@dataclass(frozen=True)
+class PreparedRuns:
+    """The runs of a table, priced and not yet played; and those that cannot be, with the reason."""
+
+    runs: tuple[tuple[PublishedRun, Prepared], ...]
+    skipped: tuple[SkippedRun, ...]
+
+
+def prepare_runs(
     path: PathLike,
     *,
-    level: str = "cold",
-    steps: int = 3,
     calibration: Calibration | None = None,
     progress: Progress | None = None,
-) -> ValidationReport:
-    """Forecast every row of grade A or B that can be expressed, and score it.
+) -> PreparedRuns:
+    """Lay out and price every row of grade A or B that can be expressed.
+
+    `calibration` answers for all runs; each cluster's own by default.
+    """
+    runs, skipped = read_published_runs(path)
+    template = read_layer_template("transformer")
+    curves = _Curves(calibration)
+    prepared: list[tuple[PublishedRun, Prepared]] = []
+    for done, run in enumerate(runs):
+        if progress:
+            progress(done, len(runs))
+        try:
+            ready = prepare(run.job, calibration=curves.of(run), template=template)
+        except SeerError as error:
+            skipped.append(SkippedRun(run.id, run.group, error.what))
+        else:
+            prepared.append((run, ready))
+    if progress:
+        progress(len(runs), len(runs))
+    return PreparedRuns(tuple(prepared), tuple(skipped))
+
+
+def validate(prepared: PreparedRuns, *, level: str = "cold", steps: int = 3) -> ValidationReport:
+    """Forecast prepared runs, and score the forecasts.
 
     Parameters
     ----------
@@ -55,34 +84,21 @@ def validate(
     """
     if level not in LEVELS:
         raise UsageError(f"there is no level '{level}'", hint=nearest(level, LEVELS))
-    runs, skipped = read_published_runs(path)
-    template = read_layer_template("transformer")
-    curves = _Curves(calibration)
-    rows: list[ScoredRun] = []
-    prepared: list[tuple[PublishedRun, Prepared]] = []
-    for done, run in enumerate(runs):
-        if progress:
-            progress(done, len(runs))
+    if level == "own-steps":
+        rows, few = own_steps(prepared.runs, steps)
+        return report(level, rows, [*prepared.skipped, *few])
+    rows, skipped = [], list(prepared.skipped)
+    for run, ready in prepared.runs:
+        if level == "shipped" and run.id in anchor_rows(ready.calibration):
+            reason = "an anchor of the shipped factors: left out of the score"
+            skipped.append(SkippedRun(run.id, run.group, reason))
+            continue
         try:
-            machine = curves.of(run)
-            if level == "own-steps":
-                prepared.append((run, prepare(run.job, calibration=machine, template=template)))
-                continue
-            factor = NO_FACTOR if level == "cold" else declared_factor(machine, run.job)
-            if level == "shipped" and run.id in anchor_rows(machine):
-                reason = "an anchor of the shipped factors: left out of the score"
-                skipped.append(SkippedRun(run.id, run.group, reason))
-                continue
-            found = forecast(run.job, calibration=machine, template=template, factor=factor)
+            found = forecast_prepared(ready, NO_FACTOR if level == "cold" else None)
         except SeerError as error:
             skipped.append(SkippedRun(run.id, run.group, error.what))
             continue
         rows.append(ScoredRun(run, found.iteration_time_s, found.interval_s))
-    if level == "own-steps":
-        rows, few = own_steps(prepared, steps)
-        skipped += few
-    if progress:
-        progress(len(runs), len(runs))
     return report(level, rows, skipped)
 
 
