@@ -59,6 +59,7 @@ class ModelSpec:
     window_period: int = 1
     mtp_layers: int = 0
     expert_bias: bool = False
+    qk_norm: bool = False
     rope_concentration: float = 1.0
     source: str = ""
 

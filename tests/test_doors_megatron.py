@@ -311,6 +311,7 @@ model:
   num_attention_heads: 64
   num_query_groups: 4
   kv_channels: 128
+  qk_layernorm: true
   ffn_hidden_size: 12288
   moe_ffn_hidden_size: 1536
   num_moe_experts: 128

@@ -49,6 +49,19 @@ def test_a_run_of_another_model_gpu_precision_or_release_gets_none() -> None:
     ]
 
 
+def test_gpt_oss_of_one_release_takes_the_dispatch_of_its_recipe_and_of_its_patch_another() -> None:
+    def of(release: str, gpu: str) -> list[str]:
+        row = GPT_OSS | {"software": f"Megatron-Bridge, NeMo container {release}"}
+        return recipe_edits(row | {"gpu_class": gpu}, [])
+
+    hidden = {"parallelism.dispatcher=deepep", "parallelism.schedule=combined-1f1b"}
+    assert hidden < set(of("26.04", "gb200"))
+    assert hidden & set(of("26.04", "b200-sxm")) == {"parallelism.dispatcher=deepep"}
+    for gpu in ("gb200", "b200-sxm"):
+        dispatch = [edit for edit in of("26.04.01", gpu) if "dispatcher" in edit]
+        assert dispatch[-1] == "parallelism.dispatcher=alltoall"
+
+
 def test_recomputation_that_a_row_states_is_not_overruled() -> None:
     notes: list[str] = []
     edits = recipe_edits(GPT_OSS | {"recompute_class": "none"}, notes)

@@ -81,6 +81,7 @@ def model_from_huggingface(config: Mapping[str, Any], where: str, name: str = ""
         vocab=-(-vocab // VOCAB_MULTIPLE) * VOCAB_MULTIPLE,
         activation=activation,
         expert_bias=model_type == "gpt_oss",
+        qk_norm=model_type in ("qwen3", "qwen3_moe"),
         norm=norm,
         position=position,
         tied_embeddings=bool(config.get("tie_word_embeddings", tied)),

@@ -14,6 +14,7 @@ Row = Mapping[str, str]
 _ARCHITECTURE = (
     "rope_concentration",
     "expert_bias",
+    "qk_norm",
     "norm",
     "position",
     "activation",

@@ -70,6 +70,7 @@ class _Model(Spec):
     window_period: Count = 1
     mtp_layers: Annotated[int, Field(ge=0, le=64)] = 0
     expert_bias: bool = False
+    qk_norm: bool = False
     rope_concentration: Annotated[float, Field(ge=1.0, le=100.0)] = 1.0
     source: str = ""
 

@@ -7,7 +7,7 @@ import numpy as np
 from seer.errors import InfeasibleError
 from seer.graph import DType
 from seer.spec import Job
-from seer.workload.shapes import matrix_type
+from seer.workload.shapes import matrix_type, role_variants
 
 
 def template_values(job: Job) -> dict[str, float]:
@@ -40,6 +40,8 @@ def template_values(job: Job) -> dict[str, float]:
             "gated": float(model.gated),
             "clamped": float(model.activation == "clamped_swiglu"),
             "expert_bias": float(model.expert_bias),
+            "qk_norm": float(model.qk_norm),
+            "eager_rope": float(role_variants(job)["rope"].endswith("_eager")),
             "alltoall": float(dispatcher(job) == "alltoall"),
             "consecutive_experts": 0.0,
             "rope": float(model.position == "rope"),

@@ -44,6 +44,7 @@ def megatron_model(args: Arguments, tp: int) -> dict[str, Any]:
         "tied_embeddings": not untied,
         "max_positions": args.whole("max_position_embeddings", default=0),
         "mtp_layers": args.whole("mtp_num_layers", default=0),
+        "qk_norm": args.switch("qk_layernorm"),
     }
     head_dim = args.count("kv_channels", least=1)
     if head_dim:

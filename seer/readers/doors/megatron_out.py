@@ -67,6 +67,8 @@ def _model(model: ModelSpec) -> Iterator[str]:
         yield "--activation-func-clamp-value 7.0"
     if model.activation in ("swiglu", "squared_relu"):
         yield "--swiglu" if model.activation == "swiglu" else "--squared-relu"
+    if model.qk_norm:
+        yield "--qk-layernorm"
     if not model.tied_embeddings:
         yield "--untie-embeddings-and-output-weights"
     yield from _experts(model)
