@@ -15,10 +15,11 @@ from test_workload_folding import plans, wide_plans, zero_bubble_plans
 from seer.cluster import Processor
 from seer.errors import UsageError
 from seer.forecast import forecast
+from seer.graph import OperatorKind, Pass
 from seer.hosts import play_into, play_pass, with_host
 from seer.plans import evaluate
 from seer.play import play
-from seer.readers import read_job
+from seer.readers import read_framework, read_job
 from seer.readers.doors.megatron_bridge import megatron_bridge_job
 from seer.readers.doors.megatron_flags import megatron_from_text
 from seer.readers.doors.megatron_out import megatron_flags
@@ -258,3 +259,17 @@ def test_the_flags_of_a_job_say_its_graphs_and_a_run_configuration_is_read_for_t
     train = {"micro_batch_size": 1, "global_batch_size": 8}
     bridge = megatron_bridge_job({"model": model, "train": train}, "run_config.yaml", 8)
     assert bridge.job["framework"]["cuda_graphs"] == ["full_iteration"]
+
+
+def test_every_operator_that_a_preset_counts_or_captures_is_one_of_the_layer() -> None:
+    kinds = [kind.name for kind in OperatorKind]
+    template = jobs.template()
+    names = {op.name for section in template.sections.values() for op in section}
+    for name in ("megatron-core", "megatron-core-26.06", "nemo", "nemo-24"):
+        preset = read_framework(name)
+        for asked in preset.host_calls:
+            words = asked.rsplit(" ", 1)
+            plain = words[0] if words[-1] in Pass.__members__ else asked
+            assert plain in names or plain in kinds or plain == "graph", asked
+        assert {op for scope in preset.graph_scopes.values() for op in scope} <= names
+        assert set(preset.host_waits) <= names
