@@ -209,6 +209,9 @@ class Span:
         GPUs of the job in one domain, at most.
     sending : float
         Of a transfer: share of the job's GPUs of a domain that send out of it at once.
+    alike : tuple of float
+        Of the groups of a stage that do the same: the part with members in one domain. Empty where
+        nobody asked.
     """
 
     domains: tuple[int, ...]
@@ -216,6 +219,7 @@ class Span:
     leaving: tuple[float, ...]
     held: tuple[int, ...]
     sending: float = 1.0
+    alike: tuple[float, ...] = ()
 
     @property
     def top(self) -> int:

@@ -157,7 +157,7 @@ def test_a_group_is_told_by_tier_how_many_domains_it_lies_on() -> None:
     # Sixteen ranks, tp 2 in nodes of two, pods of eight devices: dp groups of eight over 8 nodes
     # and 2 pods. A ring leaves each pod once: one member of four.
     span = gradient(placed(Placement(), tp=2, dp=8))
-    assert span == Span((8, 2, 1), (1, 4, 8), (1.0, 0.25, 0.0), (2, 8, 16))
+    assert span == Span((8, 2, 1), (1, 4, 8), (1.0, 0.25, 0.0), (2, 8, 16), alike=(1.0, 1.0, 1.0))
     assert span.top == 2
 
 

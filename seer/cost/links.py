@@ -53,8 +53,8 @@ class LinkUse:
         One rank that sends, in one direction. 0 where the row does not communicate over the tier.
     senders : float64[W, T]
         Ranks of one group that send out of one domain below the tier at once.
-    domains : int64[W, T]
-        Domains below the tier that the group lies in.
+    alike : float64[W, T]
+        Of the groups of a stage that do the same: the part with members in one domain.
     transfers : float64[W, T]
         Of a transfer: how many leave one domain at once, over all ranks that do alike; else 0.
     held : int64[T]
@@ -63,7 +63,7 @@ class LinkUse:
 
     sender_bytes_per_s: Floats
     senders: Floats
-    domains: Ints
+    alike: Floats
     transfers: Floats
     held: Ints
 
@@ -188,11 +188,8 @@ def _senders_here(graph: OperatorGraph, use: LinkUse, tier: int, operator: Ints)
     is exact where every domain holds as many of them, else a mean over the domains.
     """
     row, stands_for = graph.work_id[operator], graph.multiplicity[operator].astype(np.float64)
-    spread = use.domains[row, tier]
-    ranks = stands_for * np.maximum(graph.work.group_ranks[row], 1)
-    all_of_them = np.maximum(spread, np.ceil(ranks / max(int(use.held[tier]), 1)))
-    transfers = use.transfers[row, tier]
-    part = np.where(transfers > 0.0, np.minimum(transfers / stands_for, 1.0), spread / all_of_them)
+    transfers, alike = use.transfers[row, tier], use.alike[row, tier]
+    part = np.where(transfers > 0.0, np.minimum(transfers / stands_for, 1.0), alike)
     part = np.where(stands_for > 1.0, part, 1.0)
     return np.asarray(use.senders[row, tier] * part, np.float64)
 
@@ -209,7 +206,7 @@ def link_use(work: WorkTable, time_s: Floats, cluster: Cluster) -> LinkUse:
     use = LinkUse(
         np.zeros(shape),
         np.zeros(shape),
-        np.ones(shape, np.int64),
+        np.ones(shape),
         np.zeros(shape),
         np.ones(shape[1], np.int64),
     )
@@ -231,7 +228,7 @@ def link_use(work: WorkTable, time_s: Floats, cluster: Cluster) -> LinkUse:
             use.sender_bytes_per_s[i, tier] = min(message * share / time_s[i], limit)
             use.senders[i, tier] = senders
             if span:
-                use.domains[i, tier] = span.domains[tier - 1]
+                use.alike[i, tier] = span.alike[tier - 1] if span.alike else 1.0
                 use.held[tier] = span.held[tier - 1]
                 if collective == "send_recv":
                     use.transfers[i, tier] = span.sending * span.held[tier - 1]

@@ -20,6 +20,7 @@ from seer.spec import Job
 from seer.workload.groups import STREAMS, ProcessGroup, process_groups
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Columns = Mapping[str, Any]
 
 
@@ -96,9 +97,12 @@ def find_places(
     groups = process_groups(plan)
     for name, group in groups.items():
         if group.size > 1:
-            found = _signatures(domain, group)
-            signature[name], distinct = _distinct(found)
-            columns[name] = tuple(_columns(row, group.size, cluster, held) for row in distinct)
+            signature[name], distinct = _distinct(_signatures(domain, group))
+            alike = _part_by(signature[name], _alike(domain, group))
+            columns[name] = tuple(
+                _columns(row, group.size, cluster, held, part)
+                for row, part in zip(distinct, alike, strict=True)
+            )
     pair, pair_columns = _pairs(domain, ways, ends, cluster, held)
     columns["pair"] = pair_columns
     classes = _classes(groups, signature, pair, plan.stage_ranks)
@@ -165,7 +169,38 @@ def _distinct(values: Ints) -> tuple[Ints, Ints]:
     return inverse.reshape(values.shape[:-1]).astype(np.int64), distinct
 
 
-def _columns(row: Ints, size: int, cluster: Cluster, held: tuple[int, ...]) -> Columns:
+def _alike(domain: Ints, group: ProcessGroup) -> Floats:
+    """Part of a stage's groups that has members in a domain of each, per tier.
+
+    float64[pp, groups, tiers]; the largest over the domains of a group.
+    """
+    pp, parts = domain.shape[1], []
+    for at in domain:
+        wide = int(at.max()) + 1
+        members = np.stack([_by_group(at[s] + s * wide, group) for s in range(pp)])
+        parts.append(_touching(members, pp * wide))
+    return np.stack(parts, axis=-1)
+
+
+def _touching(members: Ints, domains: int) -> Floats:
+    """Part of the groups that has members in a domain of each: of int64[pp, groups, size]."""
+    ordered = np.sort(members, axis=2)
+    first = np.ones(ordered.shape, bool)
+    first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    groups = np.bincount(ordered[first], minlength=domains)
+    return np.asarray(groups[members].max(axis=2) / members.shape[1])
+
+
+def _part_by(signature: Ints, part: Floats) -> list[tuple[float, ...]]:
+    """Means of float64[..., tiers] over what has one signature, in the order of signatures."""
+    of, parts = signature.ravel(), part.reshape(-1, part.shape[-1])
+    total = np.stack([np.bincount(of, weights=column) for column in parts.T], axis=-1)
+    return [tuple(row) for row in (total / np.bincount(of)[:, None]).tolist()]
+
+
+def _columns(
+    row: Ints, size: int, cluster: Cluster, held: tuple[int, ...], alike: tuple[float, ...] = ()
+) -> Columns:
     domains, fewest, exits = row.reshape(-1, 3).T.tolist()
     on_node = fewest[0]
     leaving = [
@@ -176,7 +211,7 @@ def _columns(row: Ints, size: int, cluster: Cluster, held: tuple[int, ...]) -> C
         "group_ranks": size,
         "group_nodes": domains[0],
         "nic_share": on_node / cluster.devices_per_node,
-        "span": Span(tuple(domains), tuple(fewest), tuple(leaving), held),
+        "span": Span(tuple(domains), tuple(fewest), tuple(leaving), held, alike=alike),
     }
 
 
@@ -200,10 +235,12 @@ def _pairs(
         np.max([_senders(domain[tier], way) for way in ways], axis=0) for tier in range(tiers)
     ]
     pairs = sorted({pair for way in ways for pair in way})
-    rows = []
+    rows, alike = [], []
     if ends[0] != ends[1] and ends not in pairs:
         pairs = [*pairs, ends]
     for source, target in pairs:
+        both = np.stack([domain[:, source], domain[:, target]], axis=-1)
+        alike.append(np.stack([_touching(at[None], int(at.max()) + 1)[0] for at in both], axis=-1))
         differs = domain[:, source] != domain[:, target]
         top = np.where(differs.any(0), tiers - np.argmax(differs[::-1], axis=0), 0)
         sending = np.zeros_like(top)
@@ -214,7 +251,11 @@ def _pairs(
     if not rows:
         return {}, ()
     signature, distinct = _distinct(np.stack(rows))
-    columns = tuple(_pair_columns(int(t), int(n), cluster, held) for t, n in distinct)
+    parts = _part_by(signature, np.stack(alike))
+    columns = tuple(
+        _pair_columns(int(t), int(n), cluster, held, part)
+        for (t, n), part in zip(distinct, parts, strict=True)
+    )
     return dict(zip(pairs, signature, strict=True)), columns
 
 
@@ -227,7 +268,9 @@ def _senders(domain: Ints, pairs: Sequence[tuple[int, int]]) -> Ints:
     return found
 
 
-def _pair_columns(top: int, sending: int, cluster: Cluster, held: tuple[int, ...]) -> Columns:
+def _pair_columns(
+    top: int, sending: int, cluster: Cluster, held: tuple[int, ...], alike: tuple[float, ...]
+) -> Columns:
     far = [k < top for k in range(len(held))]
     share = min(1.0, sending / held[top - 1]) if top else 1.0
     return {
@@ -240,6 +283,7 @@ def _pair_columns(top: int, sending: int, cluster: Cluster, held: tuple[int, ...
             tuple(1.0 if out else 0.0 for out in far),
             held,
             share,
+            alike,
         ),
     }
 
