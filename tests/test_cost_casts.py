@@ -179,3 +179,13 @@ def test_casts_of_measured_stacks_are_what_their_kernels_move() -> None:
         line = gemm[stack].narrow_line
         assert line is not None
         assert least <= (line[1] - sixteen[1] / 2) * 3.0e12 <= most
+
+
+def test_experts_are_asked_of_the_preferred_stack_as_one_product_with_all_their_rows() -> None:
+    preferred = replace(
+        LAB, prefer=("eight",), curves=(*LAB.curves, curve("fp8", "other", 1e-3, 1e12))
+    )
+    row = {"kind": OperatorKind.grouped_gemm, "dtype": DType.fp8, "train_pass": Pass.forward}
+    row |= {"m": 2048, "n": 8192, "k": 4096, "batch": 4}
+    found = price(WorkTable.from_rows([row]), preferred, read_cluster(H100))
+    assert preferred.curves[found.curve[0]].stack == "eight"  # type: ignore[union-attr]

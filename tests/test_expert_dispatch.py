@@ -13,6 +13,7 @@ from seer.graph import DType, OperatorKind
 from seer.readers import read_calibration, read_job, read_layer_template
 from seer.spec import Job
 from seer.workload import SCHEDULES, Slot
+from seer.workload.program import Program
 
 SMALL = {
     "model": {
@@ -128,6 +129,44 @@ def test_quantised_experts_behind_an_all_to_all_copy_their_rows_to_whole_blocks(
         fused = job(8, "training.precision=fp8", "parallelism.dispatcher=deepep")
         for other in (job(8), fused):
             assert work_named(other, name)[0].size == 0
+
+
+def test_a_gather_behind_an_all_to_all_waits_for_what_it_brings() -> None:
+    program = Program()
+    program.compute(0)
+    program.communicate(1, "ep")
+    program.communicate(2, "etp")
+    program.compute(3)
+    assert program.edges == [(0, 1), (1, 2), (1, 3), (2, 3)]
+    # one that runs beside compute brings nothing to the next collective
+    program.communicate(4, "tp", beside=1)
+    program.communicate(5, "ep")
+    assert program.edges[4:] == [(3, 4), (3, 5)]
+
+
+def test_expert_tensor_parallelism_adds_its_gather_to_the_all_to_all() -> None:
+    exposed_s, gathered_s = [], []
+    for etp in (1, 2):
+        spec = SMALL | {"parallelism": {"tp": 2, "sequence_parallel": True, "ep": 8, "etp": etp}}
+        slow = ("framework.ep_overlap=never", "parallelism.dispatcher=alltoall")
+        found = forecast(read_job(spec, slow)).communication
+        exposed_s.append(sum(shown for _, shown in found.values()))
+        gathered_s.append(found.get("etp", (0.0, 0.0))[0])
+    assert gathered_s[0] == 0.0
+    assert exposed_s[1] - exposed_s[0] > 0.5 * gathered_s[1]
+
+
+def test_sequential_experts_are_plain_products_whose_outputs_are_joined() -> None:
+    edits = ("framework.parameters.sequential_experts=1", "training.precision=fp8")
+    one_by_one = job(8, *edits)
+    work = lay_out(one_by_one, read_layer_template("transformer")).work
+    kinds = {work.kind[i] for i, name in enumerate(work.name) if name.startswith("expert fc1 ")}
+    assert int(OperatorKind.grouped_gemm) not in kinds
+    tokens = 1024 * 4 * 1024 * 2.0
+    assert work_named(one_by_one, "expert outputs joined forward")[0].tolist() == [2 * tokens]
+    # cutting the padding off fills zeros in backward and copies, padding or not
+    assert work_named(one_by_one, "expert output slice backward")[0].tolist() == [3 * tokens]
+    assert work_named(job(8, edits[1]), "expert output slice backward")[0].size == 0
 
 
 def test_fused_experts_run_neither_activation_nor_limits_as_operators_in_quantised_types() -> None:

@@ -80,9 +80,22 @@ def test_automodel_runs_accumulate_over_runs_of_the_pipeline_with_a_fake_gate() 
 def test_every_shipped_recipe_has_a_source_and_edits_that_a_job_takes() -> None:
     for recipe in recipes():
         assert recipe.source, recipe.note
-        spec = {"model": "gpt-oss-120b", "gpus": 64, "cluster": "dgx-h100"}
-        spec |= {"framework": "nemo", "parallelism": {"ep": 8}}
+        model = "grok1-314b" if "grok1-314b" in recipe.models else "gpt-oss-120b"
+        spec = {"model": model, "gpus": 512, "cluster": "dgx-h100"}
+        spec |= {"framework": "nemo", "parallelism": {"tp": 4, "ep": 8}}
         assert read_job(spec, recipe.edits)
+
+
+def test_the_plan_of_another_gpu_on_the_same_page_gives_way_to_that_of_the_launch_script() -> None:
+    row = {
+        "software": "NeMo / Megatron-Core (dgxc 25.05.02)",
+        "model": "grok1-314b",
+        "gpu_class": "h100-sxm",
+    }
+    edits = recipe_edits(row, [])
+    for edit in ("pp=8", "vpp=8", "cp=2", "etp=1"):
+        assert f"parallelism.{edit}" in edits
+    assert not recipe_edits(row | {"gpu_class": "gb200"}, [])
 
 
 def test_a_dense_run_of_automodel_recomputes_and_takes_the_attention_of_pytorch() -> None:

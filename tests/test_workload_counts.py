@@ -100,13 +100,15 @@ def test_sequence_parallelism_moves_as_many_bytes_as_tensor_parallelism() -> Non
 
 
 def test_pipelined_overlap_cuts_gemms_into_a_chunk_per_rank_and_moves_the_same_bytes() -> None:
-    # Transformer Engine's ring exchange: of the logits' GEMM each tp rank gets one chunk of rows
+    # Transformer Engine's ring exchange: of a layer's GEMM each tp rank gets one chunk of rows; the
+    # output layer is Megatron's own and stays whole
     framework = {"tp_overlap": "pipelined"}
     job = jobs.job(tp=4, sequence_parallel=True, micro_batches=1, framework=framework)
     graph = unfolded(job)
-    row = graph.work.name.index("logits forward")
-    assert graph.work.m[row] == 32 / 4
-    assert np.count_nonzero(graph.work_id == row) == 4 * 4  # chunks x ranks
+    for name, rows, runs in (("fc1 forward", 32 / 4, 4 * 8), ("logits forward", 32, 1)):
+        row = graph.work.name.index(name)
+        assert graph.work.m[row] == rows
+        assert np.count_nonzero(graph.work_id == row) == 4 * runs  # ranks x chunks x layers
     plain = collectives(unfolded(replace(job, framework=jobs.FRAMEWORK)), "tp")
     for kind in ("reduce_scatter", "all_gather"):
         moved, expected = (

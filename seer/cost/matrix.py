@@ -112,7 +112,7 @@ def _price_preferred(
         types = (dtype,)
     for index, curve in curves:
         if _plain_in(curve, types) and len(rows):
-            inside = _inside(curve, work, rows)
+            inside = _inside(curve, work, rows, one=True)
             if inside.any():
                 _fill(work, rows[inside], index, curve, sheet, _trust(curve, dtype, sheet))
             rows = rows[~inside]
@@ -122,7 +122,7 @@ def _price_preferred(
     nobody = np.ones(len(rows), bool)
     for _, curve in every:
         if _plain_in(curve, types):
-            nobody &= ~_inside(curve, work, rows)
+            nobody &= ~_inside(curve, work, rows, one=True)
     index, curve = first
     _fill(work, rows[nobody], index, curve, sheet, _trust(curve, dtype, sheet))
     return rows[~nobody]
@@ -263,12 +263,16 @@ def _trust(curve: GemmCurve, dtype: str, sheet: Sheet) -> Origin:
     return Origin.measured if curve.dtype in _alike(dtype) else Origin.derived
 
 
-def _inside(curve: GemmCurve, work: WorkTable, rows: Rows) -> NDArray[np.bool_]:
-    """Rows within the measured sizes of a curve."""
+def _inside(
+    curve: GemmCurve, work: WorkTable, rows: Rows, *, one: bool = False
+) -> NDArray[np.bool_]:
+    """Rows within the measured sizes of a curve; `one` asks for one product with all the rows."""
+    sizes = {name: np.maximum(getattr(work, name)[rows], 1) for name in ("m", "n", "k", "batch")}
+    if one:
+        sizes["m"] = sizes["m"] * sizes.pop("batch")
     inside = np.ones(len(rows), bool)
-    for name in ("m", "n", "k", "batch"):
+    for name, size in sizes.items():
         low, high = curve.info.domain[name]
-        size = np.maximum(getattr(work, name)[rows], 1)
         inside &= (size >= low) & (size <= high)
     return inside
 

@@ -20,6 +20,7 @@ from seer.graph.template import TemplateOperator
 from seer.spec import Job
 from seer.workload.groups import communication_columns
 from seer.workload.launches import Columns, Launches
+from seer.workload.neighbours import before_gemm, place_beside
 from seer.workload.program import Program, Rows
 from seer.workload.recompute import PER_OP, Item, Items, is_part, recomputed_module, run_again
 from seer.workload.shapes import (
@@ -112,7 +113,7 @@ class PassWriter:
             op, values = operators.items[position]
             if not _has_weight(op, values):
                 continue
-            gathers, _, _ = _before_gemm(operators.items, position)
+            gathers, _, _ = before_gemm(operators.items, position)
             for gather in gathers:
                 program.communicate(self._row(*gather, Pass.wgrad), gather[0].group)
             self._weight_gradient(program, op, values)
@@ -175,7 +176,7 @@ class PassWriter:
         micro_pipeline_tp.py, `_find_producer_matmul`).
         """
         op, values = items[position]
-        gathers, collectives, following = _before_gemm(items, position)
+        gathers, collectives, following = before_gemm(items, position)
         overlap = self._overlap in ("dgrad", "pipelined") and weights
         for gather in gathers if weights else []:
             row = self._row(*gather, Pass.wgrad)
@@ -266,9 +267,11 @@ class PassWriter:
         op, values = items[position]
         step = 1 if passes == Pass.forward else -1
         share, beside = 1.0, int(values.get("beside", 0))
-        after_gemm = _is_gemm_beside(items, position, -1)
-        if self._chunked and op.group == "tp":
-            if op.kind == OperatorKind.all_gather and _is_gemm_beside(items, position, step):
+        after_gemm = self._cuts(items, place_beside(items, position, -1))
+        if op.group == "tp":
+            if op.kind == OperatorKind.all_gather and self._cuts(
+                items, place_beside(items, position, step)
+            ):
                 beside = self._tp - 1  # the first chunk is local, the last needs all of it
             elif op.kind == OperatorKind.reduce_scatter and step == 1 and after_gemm:
                 share = 1 / self._tp  # the rest ran beside the GEMM (`_gemm`)
@@ -282,11 +285,12 @@ class PassWriter:
         fused_matmul_reduce_scatter (torch/distributed/_symmetric_memory).
         """
         op, values = items[position]
-        gathered = self._chunked and self._pipelined_with(
+        cuts = self._cuts(items, position)
+        gathered = cuts and self._pipelined_with(
             items, position, OperatorKind.all_gather, -step, passes
         )
         scatter = None
-        if self._chunked and passes == Pass.forward:
+        if cuts and passes == Pass.forward:
             scatter = self._pipelined_with(items, position, OperatorKind.reduce_scatter, 1, passes)
         if not gathered and not scatter:
             program.compute(self._row(op, values, passes))
@@ -299,6 +303,18 @@ class PassWriter:
             program.communicate(body, "tp", beside=self._tp - 1)
         for _ in range(self._tp - 1):
             program.compute(chunk)
+
+    def _cuts(self, items: Items, at: int) -> bool:
+        """Whether a place holds a GEMM that is cut beside its collective.
+
+        User buffers belong to the layers of Transformer Engine; the output layer (`precise`) is not
+        one of them (ColumnParallelLinear in megatron/core/tensor_parallel/layers.py).
+        """
+        if not self._chunked or not 0 <= at < len(items):
+            return False
+        op, values = items[at]
+        known = self._overlap == "fused" or not values.get("precise")
+        return op.kind == OperatorKind.gemm and known
 
     def _pipelined_with(
         self, items: Items, position: int, kind: OperatorKind, step: int, passes: Pass
@@ -386,29 +402,6 @@ def _wait_for(program: Program, coming: dict[int, int], places: Sequence[int]) -
     for at in places:
         if at in coming:
             program.wait_for(coming.pop(at))
-
-
-def _is_gemm_beside(items: Items, position: int, step: int) -> bool:
-    """Whether the nearest item that is not communication is a weight GEMM."""
-    position += step
-    while 0 <= position < len(items) and items[position][0].kind in COMMUNICATION:
-        position += step
-    return 0 <= position < len(items) and items[position][0].kind == OperatorKind.gemm
-
-
-def _before_gemm(items: Items, position: int) -> tuple[list[Item], list[Item], int]:
-    """Tensor-parallel collectives in front of a GEMM: gathers of its input for the weight gradient,
-    collectives of its input gradient, and the position of the item before them."""
-    gathers, collectives = [], []
-    position -= 1
-    while position >= 0 and items[position][0].group == "tp":
-        passes = items[position][0].passes
-        if passes == "wgrad":
-            gathers.append(items[position])
-        elif passes in ("backward", "both"):
-            collectives.append(items[position])
-        position -= 1
-    return gathers, collectives, position
 
 
 def _has_weight(op: TemplateOperator, values: Mapping[str, float]) -> bool:

@@ -86,7 +86,7 @@ class Laid:
 class Program:
     """Operators in issue order over the streams of one rank.
 
-    A collective waits for the compute operator before it; the compute operators after it wait for
+    A collective waits for the operator before it; the compute operators after it wait for
     it, except the next `beside` ones, which run beside it. A `gather` is needed by the first
     compute operator and may start with the program before it (prefetch); a `reduce` waits for the
     last compute operator and is awaited only where the segment ends.
@@ -112,6 +112,8 @@ class Program:
     reduces: list[int] = field(default_factory=list)
     copies: list[int] = field(default_factory=list)
     _last_compute: int = -1
+    _arriving: int = -1
+    """The last collective since then whose result the next compute operator needs, -1 if none."""
     _pending: list[list[int]] = field(default_factory=list)
 
     def compute(self, work_id: int) -> int:
@@ -124,16 +126,23 @@ class Program:
         self._pending = [p for p in self._pending if p[1] >= 0]
         if self._last_compute < 0:
             self.heads.append(index)
-        self._last_compute = index
+        self._last_compute, self._arriving = index, -1
         return index
 
     def communicate(self, work_id: int, group: str, beside: int = 0) -> None:
-        """Append to the group's stream; the next `beside` compute operators do not wait."""
+        """Append to the group's stream; the next `beside` compute operators do not wait.
+
+        It waits for the compute operator before it, or for a collective that stands between: what
+        an all-to-all brings is gathered behind it.
+        """
         index = self._append(work_id, STREAMS.index(group))
-        if self._last_compute >= 0:
-            self.edges.append((self._last_compute, index))
+        before = max(self._arriving, self._last_compute)
+        if before >= 0:
+            self.edges.append((before, index))
         else:
             self.heads.append(index)
+        if beside == 0:
+            self._arriving = index
         self._pending.append([index, beside])
 
     def gather(self, work_id: int, group: str, behind: int = -1) -> None:
