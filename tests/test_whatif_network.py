@@ -173,7 +173,8 @@ def test_no_distance_and_a_wide_link_cost_little_and_more_of_either_costs_more()
     by = {(r.dimension, r.distance_km, r.oversubscription): r.iteration_time_s for r in found.rows}
     for dimension in ("pp", "dp"):
         assert by[dimension, 0.0, 1.0] == pytest.approx(found.one_site_s, rel=0.01)
-        assert by[dimension, 0.0, 1.0] >= 0.999999 * found.one_site_s
+        # a power limit gives a plan its clock to three digits
+        assert by[dimension, 0.0, 1.0] >= 0.999 * found.one_site_s
         for ratio in (1.0, 8.0, 64.0):
             times = [by[dimension, distance, ratio] for distance in (0.0, 100.0, 1000.0)]
             assert times == sorted(times)
