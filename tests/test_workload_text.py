@@ -117,7 +117,7 @@ def test_embeddings_of_a_recommender_are_exchanged_beside_its_bottom_layers(tmp_
         ("DATA\n1\na -1 1 NONE 0 1\n", "12"),
         ("DATA\n1\na -1 1 NONE 0 1 NONE 0 1 ALLREDUCE 0 1\n", "message-bytes"),
         ("HYBRID_ODD\n1\na -1 1 NONE 0 1 NONE 0 1 NONE 0 1\n", "parallelism"),
-        ("DATA\nmany\na\n", "unknown"),
+        ("DATA\nmany\na\n", "none of the formats"),
     ],
 )
 def test_a_text_that_cannot_be_meant_is_refused_with_its_place(
