@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 
 import numpy as np
 import pytest
 from measured import table
+from rich.console import Console
 
 from seer.calibration import Calibration, Measurements, MemoryCurve
 from seer.calibration.check import check_calibration
@@ -16,6 +18,7 @@ from seer.errors import UnreadableError
 from seer.fit import fit_calibration
 from seer.fit.lend import scaled
 from seer.graph import Origin
+from seer.reports.curves import print_calibration
 
 LAW = StreamLaw(2e-6, 6e-10, 5e-11, 7e12, 3e12, 3e7, 1.6, 3.0)
 """Rows start every 0.6 ns; 30 MB are served at 7 TB/s, 48 MB and more at 3 TB/s."""
@@ -100,10 +103,10 @@ def test_a_file_keeps_the_law_and_refuses_a_damaged_one() -> None:
     kept = only(again)
     assert kept.evaluate(*asked).time_s == pytest.approx(CURVE.evaluate(*asked).time_s, rel=1e-3)
     data = CALIBRATION.to_json()
-    data["curves"][0]["law"]["bytes_per_s"] = -1.0
+    data["curves"][0]["stream"]["bytes_per_s"] = -1.0
     with pytest.raises(UnreadableError) as refused:
         check_calibration(Calibration.from_json(data), "lab.json")
-    assert "law.bytes_per_s" in str(refused.value.why)
+    assert "stream.bytes_per_s" in str(refused.value.why)
 
 
 def test_memory_half_as_fast_takes_twice_as_long_but_starts_rows_as_fast() -> None:
@@ -121,3 +124,10 @@ def test_more_rows_and_longer_rows_never_take_less_time_beyond_the_measurements(
         times = CURVE.evaluate(3.0 * rows * width, np.full(40, width)).time_s
         assert (np.diff(times) > 0).all()
     assert replace(CURVE, lines=None).evaluate(np.array([1e9]), np.array([7000.0])).time_s[0] > 0
+
+
+def test_the_table_of_a_calibration_names_a_streaming_kernel_by_its_family() -> None:
+    out = StringIO()
+    print_calibration(CALIBRATION, Console(file=out, width=200))
+    [line] = [row for row in out.getvalue().splitlines() if CURVE.variant in row]
+    assert line.startswith(str(CURVE.to_json()["family"]))

@@ -176,13 +176,13 @@ def _check_memory(curve: MemoryCurve) -> None:
     if len(curve.column_knots):
         _rising("column_knots", curve.column_knots, strictly=True)
         _residuals("column_log_factor", curve.column_log_factor)
-    if curve.law:
-        for name, value in asdict(curve.law).items():
-            _number(f"law.{name}", value, 0.0, 1e30)
+    if curve.stream:
+        for name, value in asdict(curve.stream).items():
+            _number(f"stream.{name}", value, 0.0, 1e30)
         for name in ("cached_bytes_per_s", "bytes_per_s", "cache_bytes", "sharpness"):
-            _number(f"law.{name}", getattr(curve.law, name), 1e-3, 1e30)
-        _number("law.fade", curve.law.fade, 1.001, 1e30)
-    if (curve.law is None) != (curve.lines is None):
+            _number(f"stream.{name}", getattr(curve.stream, name), 1e-3, 1e30)
+        _number("stream.fade", curve.stream.fade, 1.001, 1e30)
+    if (curve.stream is None) != (curve.lines is None):
         raise _Damaged("a law and its lines come together")
     if curve.lines:
         _check_lines(curve.lines, 1)

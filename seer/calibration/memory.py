@@ -53,7 +53,7 @@ class MemoryCurve:
         Row length -> logarithm of a factor on the time; empty where it does not matter. Powers of
         two are interpolated among themselves where two or more were measured: kernels are tuned
         for them.
-    law : StreamLaw or None
+    stream : StreamLaw or None
         What answers for work whose row length is known; the knots answer for the rest.
     lines : Lines or None
         Residuals of the law: place = row length, axis = rows.
@@ -72,7 +72,7 @@ class MemoryCurve:
     row_s_per_column: float = 0.0
     column_knots: Floats = field(default_factory=lambda: np.zeros(0))
     column_log_factor: Floats = field(default_factory=lambda: np.zeros(0))
-    law: StreamLaw | None = None
+    stream: StreamLaw | None = None
     lines: Lines | None = None
 
     @property
@@ -90,7 +90,7 @@ class MemoryCurve:
     def evaluate(self, traffic_bytes: Floats, columns: Floats | None = None) -> Estimate:
         """Durations for n amounts of ideal traffic, in rows of `columns` elements if known."""
         found = self._by_knots(traffic_bytes, columns)
-        if self.law is None or self.lines is None or columns is None or not (columns > 0).any():
+        if self.stream is None or self.lines is None or columns is None or not (columns > 0).any():
             return found
         known = columns > 0
         near = self.lines.at(columns[known, None], self.rows_of(traffic_bytes, columns)[known])
@@ -107,9 +107,9 @@ class MemoryCurve:
 
     def law_s(self, traffic_bytes: Floats, columns: Floats) -> Floats:
         """What the lines are residuals of, seconds; without a law the time at the knots."""
-        if self.law is None:
+        if self.stream is None:
             return self._by_knots(traffic_bytes, columns).time_s
-        return self.law.time_s(traffic_bytes, self.rows_of(traffic_bytes, columns), columns)
+        return self.stream.time_s(traffic_bytes, self.rows_of(traffic_bytes, columns), columns)
 
     def _by_knots(self, traffic_bytes: Floats, columns: Floats | None) -> Estimate:
         log_size = np.log(np.maximum(traffic_bytes, 1.0))
@@ -192,7 +192,7 @@ class MemoryCurve:
             "row_ps_per_column": round(self.row_s_per_column * 1e12, 2),
             "column_knots": [round(float(v)) for v in self.column_knots],
             "column_log_factor": [round(float(v), 4) for v in self.column_log_factor],
-            **({"law": self.law.to_json()} if self.law else {}),
+            **({"stream": self.stream.to_json()} if self.stream else {}),
             **({"lines": self.lines.to_json()} if self.lines else {}),
         }
 
@@ -213,7 +213,7 @@ class MemoryCurve:
             row_s_per_column=data["row_ps_per_column"] * 1e-12,
             column_knots=np.array(data["column_knots"], np.float64),
             column_log_factor=np.array(data["column_log_factor"], np.float64),
-            law=StreamLaw.from_json(data["law"]) if data.get("law") else None,
+            stream=StreamLaw.from_json(data["stream"]) if data.get("stream") else None,
             lines=Lines.from_json(data["lines"]) if data.get("lines") else None,
         )
 

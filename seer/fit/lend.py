@@ -128,8 +128,8 @@ def scaled(
         curve,
         knot_time_s=curve.floor_s + beyond * ratio,
         row_s_per_column=curve.row_s_per_column * ratio,
-        law=curve.law.slower(ratio, ratio if is_chain(curve.variant) else 1.0)
-        if curve.law
+        stream=curve.stream.slower(ratio, ratio if is_chain(curve.variant) else 1.0)
+        if curve.stream
         else None,
         measured_on=measured_on,
         spread=less_certain(curve.spread),

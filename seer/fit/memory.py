@@ -112,7 +112,7 @@ def fit_memory(
         kept = ("median_ape", "p90_ape", "n")
         error |= {f"large_{key}": part[key] for key in kept if key in part}
     fitted, spread = _fit(blank, points, way, ceiling), spread_from(log_error, near)
-    if fitted.law:  # it answers measured shapes exactly: repeats of one tell what it may be off
+    if fitted.stream:  # it answers measured shapes exactly: repeats of one tell what it may be off
         again = fitted.evaluate(size, columns).time_s
         spread = replace(spread, repeat=max(spread.repeat, repeat_spread(again, table.time_s)))
     info = describe(table, form, licence, date, names, error)
@@ -213,8 +213,8 @@ def _fit(blank: MemoryCurve, points: Points, way: Way, ceiling: float = np.inf) 
 def _fit_law(start: MemoryCurve, points: Points) -> MemoryCurve:
     """Knots for work of unknown shape, the law, and lines of what it leaves."""
     size, columns, rows, time_s = points
-    curve = _fit(replace(start, law=None, lines=None), points, "knots")
-    curve = replace(curve, law=fit_stream(size, rows, columns, time_s, start.law))
+    curve = _fit(replace(start, stream=None, lines=None), points, "knots")
+    curve = replace(curve, stream=fit_stream(size, rows, columns, time_s, start.stream))
     residual = np.log(time_s / curve.law_s(size, columns))
     lines = Lines.from_points(columns[:, None], rows, residual, (1.0,), neighbours=2, power=1.0)
     return replace(curve, lines=lines, row_s_per_column=0.0)
