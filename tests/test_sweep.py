@@ -258,7 +258,9 @@ def run(*arguments: str, **more: Any) -> subprocess.Popen[str]:
 def test_ctrl_c_prints_what_is_done_and_the_same_command_goes_on(tmp_path: Path):
     journal = tmp_path / "sweep.jsonl"
     arguments = [JOB, "--grid", "parallelism.tp=2,4,8", "--grid", "training.micro_batch=1,2,4,8"]
-    arguments += ["--grid", "parallelism.pp=1,2", "--resume", str(journal), "--json"]
+    lengths = ",".join(str(1024 * n) for n in range(1, 11))  # so many that some are still to do
+    arguments += ["--grid", "parallelism.pp=1,2", "--grid", f"training.sequence_length={lengths}"]
+    arguments += ["--resume", str(journal), "--json"]
     process = run(*arguments, "--on", "processes:2", start_new_session=True)
     while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
         assert process.poll() is None
@@ -269,11 +271,11 @@ def test_ctrl_c_prints_what_is_done_and_the_same_command_goes_on(tmp_path: Path)
     assert process.returncode == 130, err
     assert first["interrupted"]
     assert "Traceback" not in err
-    assert 2 <= len(first["plans"]) < 24
+    assert 2 <= len(first["plans"]) < 240
     process = run(*arguments, "--on", "here")
     second = json.loads(process.communicate()[0])
     assert process.returncode == 0
-    assert len(second["plans"]) + sum(second["invalid"].values()) == 24
+    assert len(second["plans"]) + sum(second["invalid"].values()) == 240
     assert second["resumed"] >= len(first["plans"])
     assert second["evaluated"] + second["resumed"] + 0 == len(second["plans"])
 
