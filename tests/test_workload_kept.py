@@ -14,7 +14,9 @@ TOKENS, LAYERS, HIDDEN, FFN = 32, 8, 64, 256
 EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn_hidden": 64}
 
 
-def activations(precision: str = "bf16", model: dict[str, Any] | None = None, **given: int) -> float:
+def activations(
+    precision: str = "bf16", model: dict[str, Any] | None = None, **given: int
+) -> float:
     """Activation bytes of one rank with one micro-batch in flight."""
     parameters = jobs.FRAMEWORK.parameters | {"fused_attention": 1} | given
     job = jobs.job(
