@@ -149,7 +149,7 @@ class MemoryCurve:
     def nearest_points(self, row: Mapping[str, Any], count: int = 5) -> list[dict[str, Any]]:
         """The points or knots nearest to a work row: shape, time_s, source."""
         if self.lines is not None and row["m"] and row["n"]:
-            return self._nearest_measured(float(row["m"]), float(row["n"]), count)
+            return self._nearest_measured(self.lines, float(row["m"]), float(row["n"]), count)
         element_bytes = DType(int(row["dtype"])).size_bytes or 2
         sizes = (row["m"], row["n"], element_bytes, row["hbm_bytes"])
         traffic_bytes = float(self.traffic_bytes(*(np.array([float(v)]) for v in sizes))[0])
@@ -163,9 +163,10 @@ class MemoryCurve:
             for i in np.argsort(gap, kind="stable")[:count]
         ]
 
-    def _nearest_measured(self, rows: float, columns: float, count: int) -> list[dict[str, Any]]:
+    def _nearest_measured(
+        self, lines: Lines, rows: float, columns: float, count: int
+    ) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        lines = self.lines or Lines(np.ones((1, 1)), np.ones(1), np.zeros((1, 1)), (1.0,))
         for line, at in lines.nearest(np.array([columns]), rows, count):
             shape = float(lines.axis[at]), float(lines.places[line][0])
             traffic_bytes = shape[0] * shape[1] * self.bytes_per_element

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,14 +50,12 @@ class StreamLaw:
 
     def slower(self, ratio: float, starts: float = 1.0) -> StreamLaw:
         """The same kernel on a memory that takes `ratio` times as long, and rows `starts` times."""
-        return StreamLaw(
-            **{
-                **asdict(self),
-                "row_s": self.row_s * starts,
-                "column_s": self.column_s * starts,
-                "cached_bytes_per_s": self.cached_bytes_per_s / ratio,
-                "bytes_per_s": self.bytes_per_s / ratio,
-            }
+        return replace(
+            self,
+            row_s=self.row_s * starts,
+            column_s=self.column_s * starts,
+            cached_bytes_per_s=self.cached_bytes_per_s / ratio,
+            bytes_per_s=self.bytes_per_s / ratio,
         )
 
     def to_json(self) -> dict[str, float]:

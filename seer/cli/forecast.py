@@ -19,6 +19,7 @@ from seer.cli.options import (
     SetOption,
     VerboseOption,
     changes_of,
+    resolved,
     spec_of,
 )
 from seer.cli.output import Output, print_json
@@ -141,11 +142,9 @@ def forecast(
 def _forecast(
     spec: OpenedJob, play: dict[str, Any], timeline: str | None, json: bool, output: Output
 ) -> None:
-    from seer.choose import choose_parallelism
     from seer.forecast import forecast as walk
-    from seer.readers.job import resolve
 
-    found = walk(resolve(spec, {}, choose=choose_parallelism), **play)
+    found = walk(resolved(spec), **play)
     if timeline:
         _write_timeline(timeline, found, output)
     _show(found, spec, json, output)
@@ -191,11 +190,9 @@ def _spec(
 
 
 def _print_flags(spec: OpenedJob, output: Output) -> None:
-    from seer.choose import choose_parallelism
     from seer.readers.doors.megatron_out import megatron_flags
-    from seer.readers.job import resolve
 
-    job = resolve(spec, {}, choose=choose_parallelism)
+    job = resolved(spec)
     print(megatron_flags(job), end="")
     for note in job.notes:
         output.notice(f"note: {note}")

@@ -54,11 +54,16 @@ def job_of(name: str, flags: Mapping[str, Any], edits: list[str] | None) -> Job:
     `flags` maps paths of a job to the values of options (None = not given); `edits` are the
     `--set` texts, which come after them.
     """
+    return resolved(spec_of(name, flags, edits))
+
+
+def resolved(spec: OpenedJob) -> Job:
+    """The job of an edited spec; without a parallelism it gets the smallest that fits memory."""
     # Imported here: the schema library and numpy would slow down every `--help`.
     from seer.choose import choose_parallelism
     from seer.readers.job import resolve
 
-    return resolve(spec_of(name, flags, edits), {}, choose=choose_parallelism)
+    return resolve(spec, {}, choose=choose_parallelism)
 
 
 def spec_of(name: str, flags: Mapping[str, Any], edits: list[str] | None) -> OpenedJob:

@@ -140,15 +140,21 @@ def _signatures(domain: Ints, group: ProcessGroup) -> Ints:
             one = np.ones_like(own[..., 0])
             parts += [one, one * group.size, one * 0]
             continue
-        ordered = np.sort(own, axis=2)
-        starts = np.ones(ordered.shape, bool)
-        starts[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+        _, starts = _runs(own)
         parts += [
             starts.sum(axis=2),
             _shortest_run(starts),
             (moves & (own != following[tier])).sum(2),
         ]
     return np.stack(parts, axis=-1).astype(np.int64)
+
+
+def _runs(members: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """Members in order along the last axis, and where the first of each kind stands."""
+    ordered = np.sort(members, axis=-1)
+    starts = np.ones(ordered.shape, bool)
+    starts[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    return ordered, starts
 
 
 def _shortest_run(starts: NDArray[np.bool_]) -> Ints:
@@ -184,10 +190,8 @@ def _alike(domain: Ints, group: ProcessGroup) -> Floats:
 
 def _touching(members: Ints, domains: int) -> Floats:
     """Part of the groups that has members in a domain of each: of int64[pp, groups, size]."""
-    ordered = np.sort(members, axis=2)
-    first = np.ones(ordered.shape, bool)
-    first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-    groups = np.bincount(ordered[first], minlength=domains)
+    ordered, starts = _runs(members)
+    groups = np.bincount(ordered[starts], minlength=domains)
     return np.asarray(groups[members].max(axis=2) / members.shape[1])
 
 
