@@ -23,15 +23,19 @@ class ModelSpec:
         "gelu", "relu", "squared_relu" (plain MLP of two matrices), "swiglu", "geglu",
         "clamped_swiglu" (gated; the last limits both halves first, as gpt-oss does).
     norm, position : str
-        "layer_norm" or "rms_norm"; "rope" or "learned".
+        "layer_norm" or "rms_norm"; "rope", "learned" or "none" (ALiBi: a bias of the scores).
     experts, top_k, expert_ffn_hidden, shared_ffn_hidden : int
         Routed experts of a mixture-of-experts layer, how many a token visits, the width of one,
         and the total width of the shared experts (0 = none).
     dense_layers : int
         Leading layers that keep a dense MLP in a mixture-of-experts model.
+    moe_period : int
+        Behind those, every `moe_period`-th layer has experts, beginning with the first.
     mla : LatentAttention or None
     window, window_period : int
         Sliding window of every `window_period`-th layer, counted from the first; 0 = no window.
+    full_attention_period : int
+        With a window, every n-th layer, counted from the n-th, attends to all tokens; 0 = none.
     mtp_layers : int
         Multi-token-prediction layers behind the last (DeepSeek-V3, section 2.2).
     """
@@ -54,9 +58,11 @@ class ModelSpec:
     expert_ffn_hidden: int = 0
     shared_ffn_hidden: int = 0
     dense_layers: int = 0
+    moe_period: int = 1
     mla: LatentAttention | None = None
     window: int = 0
     window_period: int = 1
+    full_attention_period: int = 0
     mtp_layers: int = 0
     expert_bias: bool = False
     qk_norm: bool = False
@@ -70,9 +76,11 @@ class ModelSpec:
 
     def layer_kind(self, layer: int) -> LayerKind:
         """What layer number `layer` (from 0) is."""
+        every, behind = self.full_attention_period, layer - self.dense_layers
         windowed = self.window > 0 and layer % self.window_period == 0
+        windowed = windowed and not (every and (layer + 1) % every == 0)
         return LayerKind(
-            moe=self.experts > 0 and layer >= self.dense_layers,
+            moe=self.experts > 0 and behind >= 0 and behind % self.moe_period == 0,
             window=self.window if windowed else 0,
         )
 
@@ -143,7 +151,7 @@ class ModelSpec:
     def active_parameters(self) -> int:
         """Weights a token passes, without the input embedding: what 6 N flop counts."""
         idle = (self.experts - self.top_k) * self.expert_parameters
-        moe = max(self.layers - self.dense_layers, 0) if self.experts else 0
+        moe = sum(self.layer_kind(i).moe for i in range(self.layers))
         inputs = 0 if self.tied_embeddings else self.vocab * self.hidden
         return self.parameters - inputs - moe * idle
 

@@ -226,7 +226,18 @@ def test_latent_attention_and_dense_first_layers_are_read() -> None:
     assert (model.dense_layers, model.top_k, model.shared_ffn_hidden) == (3, 2, 1024)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "has"), [("2", [1, 0, 1, 0]), ("([0,1]*12)", [0, 1, 0, 1]), ("1", [1, 1, 1, 1])]
+)
+def test_experts_in_every_second_layer_are_read(pattern: str, has: list[int]) -> None:
+    # megatron/core/models/gpt/gpt_layer_specs.py: layer % freq == 0, or the pattern itself
+    model = typed(f"{FLAGS} --num-experts 4 --moe-layer-freq {pattern}").model
+    assert [model.layer_kind(i).moe for i in range(4)] == has
+
+
 def test_alternate_windows_are_read() -> None:
+    model = typed(f"{FLAGS} --window-size 128,0 --window-attn-skip-freq 4").model
+    assert [model.layer_kind(i).window for i in range(5)] == [128, 128, 128, 0, 128]
     model = typed(f"{FLAGS} --window-size 128,0 --window-attn-skip-freq 2").model
     assert (model.window, model.window_period) == (128, 2)
 
@@ -238,9 +249,9 @@ def test_alternate_windows_are_read() -> None:
         (FLAGS.replace("24", "many"), UsageError, "--num-layers cannot be"),
         (FLAGS.replace(" 24", ""), UsageError, "--num-layers has no value"),
         (FLAGS.replace("--vocab-size 50257", ""), UsageError, "size of the vocabulary is not in"),
-        (FLAGS + " --moe-layer-freq [1,0] --num-experts 4", UsageError, "first ones of 24"),
+        (FLAGS + " --moe-layer-freq [1,0] --num-experts 4", UsageError, "every n-th of 24"),
         (FLAGS + " --moe-layer-freq __import__('os') --num-experts 4", UsageError, "a pattern"),
-        (FLAGS + " --window-size 64,0 --window-attn-skip-freq 3", UsageError, "every second one"),
+        (FLAGS + " --window-size 64,0 --window-attn-skip-freq [1,0,0]", UsageError, "every n-th"),
         (FLAGS + " --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Etx|L",
          UsageError, "a layout such as"),
         (FLAGS + " --pipeline-model-parallel-size 2 "

@@ -304,8 +304,7 @@ def test_alternate_windows_are_read_from_the_types_of_layers() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_experts": 8, "num_experts_per_tok": 2, "decoder_sparse_step": 2}, "some of"),
-        ({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [3]}, "not the first"),
+        ({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [3]}, "without a period"),
         ({"sliding_window": 64, "layer_types": ["full_attention", "sliding_attention"]}, "n-th"),
         ({"sliding_window": 64, "layer_types": ["linear_attention"]}, "another kind"),
     ],

@@ -290,3 +290,17 @@ def test_a_residual_stream_in_fp32_moves_what_autocast_moves() -> None:
             assert work.hbm_bytes[row] == moved * 32 * 64
     plain = lay_out(jobs.job(), jobs.template()).work
     assert not [name for name in plain.name if "stream casts" in name]
+
+
+@pytest.mark.parametrize(("window", "keys"), [(32, 32), (64, 32), (16, 12), (8, 7), (2, 2)])
+def test_a_window_has_as_many_keys_as_its_mask_and_is_causal_when_it_holds_all(
+    window: int, keys: int
+) -> None:
+    # 32 tokens: a window of 16 leaves a token 16 - 16^2 / 64 = 12 keys on average; a small one
+    # is taken whole, as its kernels were measured
+    framework = {"parameters": {**jobs.FRAMEWORK.parameters, "fused_attention": 1}}
+    work = lay_out(jobs.job(model={"window": window}, framework=framework), jobs.template()).work
+    rows = [i for i, name in enumerate(work.name) if "attention forward" in name]
+    rows = [i for i in rows if work.kind[i] == OperatorKind.attention]
+    assert {int(work.n[i]) for i in rows} == {keys}
+    assert {bool(work.causal[i]) for i in rows} == {window >= 32}

@@ -63,6 +63,15 @@ MODELS: list[dict[str, Any]] = [
     {"window": 16, "window_period": 2, "activation": "swiglu", "norm": "rms_norm"},
     {"experts": 4, "top_k": 2, "expert_ffn_hidden": 64, "dense_layers": 1},
     {
+        "experts": 4,
+        "top_k": 2,
+        "expert_ffn_hidden": 64,
+        "dense_layers": 1,
+        "moe_period": 2,
+        "window": 16,
+        "full_attention_period": 3,
+    },
+    {
         "experts": 8,
         "top_k": 2,
         "expert_ffn_hidden": 32,

@@ -126,7 +126,7 @@ def _tensor_parallel(job: Job) -> None:
     _divides(job, "parallelism.tp", tp, "the number of heads", model.heads)
     if model.mla is None and tp % model.kv_heads:  # tp above kv_heads: each is held several times
         _divides(job, "parallelism.tp", tp, "the number of kv_heads", model.kv_heads)
-    if not model.experts or model.dense_layers:
+    if not model.experts or model.dense_layers or model.moe_period > 1:
         _divides(job, "parallelism.tp", tp, "ffn_hidden", model.ffn_hidden)
     _divides(job, "parallelism.tp", tp, "shared_ffn_hidden", model.shared_ffn_hidden)
     _divides(job, "parallelism.tp", tp, "the vocabulary", model.vocab)
@@ -162,7 +162,8 @@ def _context(job: Job) -> None:
     if not job.framework.parameters.get("fused_attention", 0) and job.model.mla is None:
         what = f"cp is {plan.cp}, but the framework preset {job.framework.name} has no fused "
         refuse(job, "parallelism.cp", what + "attention to split", "another framework, or cp 1")
-    if plan.cp_comm == "p2p" and any(job.model.layer_kind(i).window for i in _some_layers(job)):
+    windows = [job.model.layer_kind(i).window for i in _some_layers(job)]
+    if plan.cp_comm == "p2p" and any(0 < window < length for window in windows):
         what = f"{job.model.name} has layers with a window, which a ring over cp {plan.cp} "
         refuse(job, "parallelism.cp_comm", what + "does not have", "use all_gather or a2a")
     pieces = plan.cp if plan.cp_comm == "a2a" else 2 * plan.cp

@@ -57,7 +57,7 @@ class _Model(Spec):
         "gelu"
     )
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
-    position: Literal["rope", "learned"] = "learned"
+    position: Literal["rope", "learned", "none"] = "learned"
     tied_embeddings: bool = True
     max_positions: Size = 0
     experts: Size = 0
@@ -65,9 +65,11 @@ class _Model(Spec):
     expert_ffn_hidden: Size = 0
     shared_ffn_hidden: Size = 0
     dense_layers: Size = 0
+    moe_period: Count = 1
     mla: _LatentAttention | None = None
     window: Size = 0
     window_period: Count = 1
+    full_attention_period: Size = 0
     mtp_layers: Annotated[int, Field(ge=0, le=64)] = 0
     expert_bias: bool = False
     qk_norm: bool = False

@@ -24,8 +24,6 @@ def megatron_model(args: Arguments, tp: int) -> dict[str, Any]:
     ffn = args.count("ffn_hidden_size", least=1)
     if ffn is None:
         ffn = int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden
-    rope = args.text("position_embedding_type") in ("rope", "yarn", "mrope", "none")
-    rope = args.switch("use_rotary_position_embeddings") or rope
     untied = args.switch("untie_embeddings_and_output_weights")
     if "share_embeddings_and_output_weights" in args.values:
         untied = not args.switch("share_embeddings_and_output_weights")
@@ -40,7 +38,7 @@ def megatron_model(args: Arguments, tp: int) -> dict[str, Any]:
         "ffn_hidden": ffn,
         "activation": activation,
         "norm": "rms_norm" if rms else "layer_norm",
-        "position": "rope" if rope else "learned",
+        "position": _position(args),
         "tied_embeddings": not untied,
         "max_positions": args.whole("max_position_embeddings", default=0),
         "mtp_layers": args.whole("mtp_num_layers", default=0),
@@ -53,6 +51,16 @@ def megatron_model(args: Arguments, tp: int) -> dict[str, Any]:
         args.get(name)
     model |= _vocabulary(args, tp)
     return model | _latent(args) | _window(args) | _experts(args, model["layers"], ffn)
+
+
+def _position(args: Arguments) -> str:
+    """Learned by default; a bias of the scores (ALiBi, in Megatron-DeepSpeed) is none."""
+    kind = args.text("position_embedding_type").rpartition(".")[2]
+    if args.switch("use_rotary_position_embeddings") or kind in ("rope", "rotary", "yarn", "mrope"):
+        return "rope"
+    if kind in ("none", "alibi", "relative") or args.switch("no_position_embedding"):
+        return "none"
+    return "learned"
 
 
 def _activation(args: Arguments) -> str:
@@ -117,14 +125,18 @@ def _window(args: Arguments) -> dict[str, Any]:
     if skip is None:
         return {"window": int(left), "window_period": 1}
     pattern = repeated(skip, args, "window_attn_skip_freq")
-    if pattern == [2] or (len(pattern) > 1 and _alternates(pattern)):
+    full = [layer for layer, slides in enumerate(pattern) if not slides]
+    every = full[0] + 1 if full else 0
+    if len(pattern) == 1:  # layer % freq != 0, counted from one: transformer/utils.py
+        every, full = pattern[0], []
+    if every == 1:
+        return {}
+    if full and full != list(range(every - 1, len(pattern), every)):
+        why = "a window of all layers, or of all but every n-th, can be expressed"
+        raise args.fault(("window_attn_skip_freq",), skip, why)
+    if every == 2:
         return {"window": int(left), "window_period": 2}
-    why = "a window of all layers, or of every second one from the first, can be expressed"
-    raise args.fault(("window_attn_skip_freq",), skip, why)
-
-
-def _alternates(pattern: list[int]) -> bool:
-    return all(kind == 1 - index % 2 for index, kind in enumerate(pattern))
+    return {"window": int(left), "full_attention_period": every}
 
 
 def _experts(args: Arguments, layers: int, ffn: int) -> dict[str, Any]:
@@ -136,18 +148,23 @@ def _experts(args: Arguments, layers: int, ffn: int) -> dict[str, Any]:
         "top_k": args.whole("moe_router_topk", default=2, least=1),
         "expert_ffn_hidden": args.whole("moe_ffn_hidden_size", default=ffn, least=1),
         "shared_ffn_hidden": args.whole("moe_shared_expert_intermediate_size", default=0),
-        "dense_layers": _dense_layers(args, layers),
+        **_expert_layers(args, layers),
     }
 
 
-def _dense_layers(args: Arguments, layers: int) -> int:
-    """`moe_layer_freq` is 1, or a pattern with a one for each layer that has experts."""
+def _expert_layers(args: Arguments, layers: int) -> dict[str, int]:
+    """`moe_layer_freq` is n (every n-th layer from the first), or a one for each with experts."""
     given = args.get("moe_layer_freq")
     if given in (None, 1, "1"):
-        return 0
+        return {"dense_layers": 0}
     pattern = repeated(given, args, "moe_layer_freq")
-    dense = pattern.index(1) if 1 in pattern else len(pattern)
-    if len(pattern) != layers or pattern != [0] * dense + [1] * (layers - dense):
-        why = f"dense layers must be the first ones of {layers}"
+    if len(pattern) == 1 and pattern[0] > 0:
+        return {"dense_layers": 0, "moe_period": pattern[0]}
+    at = [layer for layer, has in enumerate(pattern) if has]
+    if not at and len(pattern) == layers:
+        return {"dense_layers": layers}
+    period = at[1] - at[0] if len(at) > 1 else layers
+    if len(pattern) != layers or at != list(range(at[0], layers, period)):
+        why = f"every n-th of {layers} layers must have experts, from the first that does"
         raise args.fault(("moe_layer_freq",), given, why)
-    return dense
+    return {"dense_layers": at[0]} | ({"moe_period": period} if period > 1 else {})

@@ -24,6 +24,7 @@ _PRECISION = {
     "mxfp8": ("--bf16", "--fp8-format e4m3", "--fp8-recipe mxfp8"),
     "nvfp4": ("--bf16", "--fp4-format e2m1"),
 }
+_POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 _FSDP = {2: "optim_grads", 3: "optim_grads_params"}
 _CP_COMM = {"all_gather": "allgather"}
 _NOT_COMPARED = ("name", "source")
@@ -59,8 +60,7 @@ def _model(model: ModelSpec) -> Iterator[str]:
     yield "--make-vocab-size-divisible-by 1"
     if model.max_positions:
         yield f"--max-position-embeddings {model.max_positions}"
-    position = "rope" if model.position == "rope" else "learned_absolute"
-    yield f"--position-embedding-type {position}"
+    yield f"--position-embedding-type {_POSITIONS[model.position]}"
     yield f"--normalization {'RMSNorm' if model.norm == 'rms_norm' else 'LayerNorm'}"
     if model.activation == "clamped_swiglu":
         yield "--quick-geglu"
@@ -80,10 +80,11 @@ def _model(model: ModelSpec) -> Iterator[str]:
         yield f"--qk-head-dim {model.mla.qk_nope_head_dim}"
         yield f"--qk-pos-emb-head-dim {model.mla.qk_rope_head_dim}"
         yield f"--v-head-dim {model.mla.v_head_dim}"
+    skip = model.full_attention_period if model.window_period == 1 else 2
     if model.window and model.window_period <= 2:
         yield f"--window-size {model.window},0"
-        if model.window_period == 2:
-            yield "--window-attn-skip-freq 2"
+        if skip:
+            yield f"--window-attn-skip-freq {skip}"
     if model.mtp_layers:
         yield f"--mtp-num-layers {model.mtp_layers}"
 
@@ -96,9 +97,12 @@ def _experts(model: ModelSpec) -> Iterator[str]:
     yield f"--moe-ffn-hidden-size {model.expert_ffn_hidden}"
     if model.shared_ffn_hidden:
         yield f"--moe-shared-expert-intermediate-size {model.shared_ffn_hidden}"
-    if model.dense_layers:
-        dense = model.dense_layers
+    dense, period = model.dense_layers, model.moe_period
+    if dense and period == 1:
         yield f'--moe-layer-freq "([0]*{dense}+[1]*{model.layers - dense})"'
+    elif period > 1:
+        kinds = ",".join(str(int(kind.moe)) for kind in model.layer_kinds)
+        yield f'--moe-layer-freq "[{kinds}]"'
 
 
 def _parallelism(job: Job) -> Iterator[str]:
@@ -208,6 +212,7 @@ def _directives(job: Job, back: Foreign) -> Iterator[str]:
 _WHEN_ABSENT: dict[str, Any] = {
     "mla": None,
     "window_period": 1,
+    "moe_period": 1,
     "optimizer": "adam",
     "ep": 1,
     "cp_comm": "p2p",
