@@ -83,8 +83,8 @@ def test_a_launch_script_is_the_job_that_it_starts(tmp_path: Path) -> None:
     shipped_model = read_job("mixtral-8x7b-64xh100").model
     assert wanted == replace(shipped_model, source="")
     plan = job.parallelism
-    assert job.gpus == 32  # the default of NNODES, as SLURM_NNODES is not looked at
-    assert (plan.tp, plan.pp, plan.vpp, plan.dp, plan.ep, plan.etp) == (2, 4, 2, 4, 4, 0)
+    assert job.gpus == 64  # SLURM_NNODES, as the header asks for eight nodes
+    assert (plan.tp, plan.pp, plan.vpp, plan.dp, plan.ep, plan.etp) == (2, 4, 2, 8, 4, 0)
     assert (plan.zero, plan.sequence_parallel, plan.schedule) == (1, True, "interleaved")
     assert (job.training.global_batch, job.training.precision) == (256, "bf16")
     assert (job.framework.dp_overlap, job.framework.param_gather_overlap) == (True, False)

@@ -40,6 +40,20 @@ def words(text: str) -> list[str]:
         ("run $UNSET \"\" '' end", ["run", "", "", "end"]),
         ("run $(hostname) `date`", ["run", UNKNOWN, UNKNOWN]),
         ("run #no\nrun a#b", ["run", "a#b"]),
+        ("A=2\nrun $(( ($A > 1) ? 4 : 1 )) $(($A == 3 ? 4 : 1))", ["run", "4", "1"]),
+        ("A=2\nrun $(expr $A \\* 4) `expr 8 / $A` $[A+1]", ["run", "8", "4", "3"]),
+        ("let A=2*3 'B = A + 1'\nrun $A $B", ["run", "6", "7"]),
+        (
+            'set -- a "b c" 3\nrun $1 ${2} $# "$@" ${10}',
+            ["run", "a", "b", "c", "3", "a", "b c", "3"],
+        ),
+        ("f() {\n run --tp $1 $@\n}\nf 4 x\n", ["run", "--tp", "4", "4", "x"]),
+        ("function f { A=$1; }\nset -- 7\nf 4\nrun $A $1", ["run", "4", "7"]),
+        ("for t in 2 4; do\n for p in 1; do run $t $p; done\ndone", ["run", "2", "1"]),
+        ("for t in 2 4\ndo A=$t; done; run $A", ["run", "2"]),
+        ("[ -d x ] || { A=1; }\nmkdir x || { B=2; }\nrun x$A$B", ["run", "x1"]),
+        ("T=1\n[ $T = 2 ] && T=4\n[ $T = 1 ] && S=3 || S=5\nrun $T $S", ["run", "1", "3"]),
+        ('[ -z "$S" ] && S=8 && B=2; run $S $B', ["run", "8", "2"]),
     ],
 )
 def test_words_are_split_and_filled_as_a_shell_does(text: str, expected: list[str]) -> None:
@@ -82,10 +96,21 @@ def test_cases_choose_by_pattern() -> None:
     assert [words(f"S={size}\n{text}")[1] for size in ("7B", "70b", "x")] == ["32", "80", "1"]
 
 
-def test_loops_and_functions_are_passed_over_and_named() -> None:
-    found = script("for i in 1 2; do\n A=$i\ndone\nf() {\n A=3\n}\nfunction g {\n A=4\n}\nrun x$A")
-    assert found.commands[-1] == ["run", "x"]
-    assert found.notes == [f"the loop or function in line {n} is not followed" for n in (1, 4, 7)]
+def test_loops_are_named_and_functions_read_where_they_are_called() -> None:
+    found = script(
+        "for i in 1 2; do\n A=$i\ndone\nf() {\n B=3\n}\nwhile true; do\n C=4\ndone\n"
+        "for ((i = 1; i < 8; i++)); do D=5; done\nrun $A x$B$C$D"
+    )
+    assert found.commands[-1] == ["run", "1", "x"]
+    assert found.notes == [
+        "of the loop in line 1 the first turn is read",
+        "the loop in line 7 is not followed",
+        "the loop in line 10 is not followed",
+    ]
+
+
+def test_a_function_that_calls_itself_comes_to_an_end() -> None:
+    assert script("f() { f; f; run x; }\nf\nrun y").commands[-1] == ["run", "y"]
 
 
 def test_a_condition_that_is_not_understood_is_false_and_said() -> None:

@@ -135,6 +135,21 @@ def test_a_grouped_gemm_takes_its_part_of_fused_experts_that_are_slower_than_pla
     assert "grouped GEMMs by their part of measured fused experts: fused" in pricing.notes
 
 
+def test_a_kernel_that_nobody_tuned_for_a_machine_does_not_price_its_training() -> None:
+    # ten times as slow as plain products at a training-sized shape: Triton's default on A100
+    slow = replace(experts(), time_s=experts().time_s * 30)
+    sizes = {"m": 1024, "n": 4096, "k": 2048, "batch": 8}
+    row = {"name": "fc1", "kind": OperatorKind.grouped_gemm, "dtype": DType.bf16, **sizes}
+    work = WorkTable.from_rows([{**row, "train_pass": Pass.forward, "flop": 2 * 8 * 2**33}])
+    cluster = read_cluster("dgx-h100")
+
+    alone = cost.price(work, fit_calibration([gemms()], "lab"), cluster)
+    found = cost.price(work, fit_calibration([slow, gemms()], "lab"), cluster)
+
+    assert found.time_s[0] == alone.time_s[0]
+    assert any("far slower than plain products" in note for note in found.notes)
+
+
 def message(tokens: float, **more: Any) -> WorkTable:
     """The dispatch of one layer: 8 experts of 7,168 wide a token, in 16 bits."""
     row: dict[str, Any] = {"name": "dispatch", "kind": OperatorKind.dispatch}

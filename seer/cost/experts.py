@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,11 +15,25 @@ from seer.graph import DType, Origin, Pass, WorkTable
 
 Floats = NDArray[np.float64]
 
+_REFERENCE = (4096.0, 4096.0, 16384.0, 8.0)
+"""n, k, rows of all and number of experts of a training-sized product, to compare stacks."""
+UNTUNED = 3.0
+"""A stack that takes so many times as long as one plain product of the reference size was never
+tuned for its machine, and no training runs it. SGLang's Triton kernel takes a default configuration
+where nobody has searched one ("performance might be sub-optimal", get_moe_configs in its
+fused_moe_triton): on A100 a fifth of plain products at any number of tokens. Grouped products of
+training reach 0.8 to 1.0 of plain ones on B200 and 0.63 to 0.71 of peak on A100 (SimuMax)."""
 ROUTING = "balanced"
 """The routing of a work row: its tokens per expert already hold what imbalance there is."""
 
 
-def raise_to_experts(work: WorkTable, rows: Rows, calibration: Calibration, sheet: Sheet) -> None:
+def raise_to_experts(
+    work: WorkTable,
+    rows: Rows,
+    calibration: Calibration,
+    sheet: Sheet,
+    plain_s: Callable[[str, float, float, float], float],
+) -> None:
     """Lift grouped products to what measured fused experts took for them.
 
     They were measured up to a few thousand tokens, where launches and weights rule; the plain GEMM
@@ -37,6 +53,12 @@ def raise_to_experts(work: WorkTable, rows: Rows, calibration: Calibration, shee
         if choice is None:
             continue
         index, curve = choice
+        n, k, total, _ = _REFERENCE
+        if _reference_s(curve) > UNTUNED * plain_s(DType(dtype).name, total, n, k):
+            sheet.note(
+                f"fused experts of {curve.stack} are far slower than plain products: not taken"
+            )
+            continue
         mine = asked[work.dtype[asked] == dtype]
         estimate = _product(work, mine, curve)
         longer = estimate.time_s > sheet.time_s[mine]
@@ -63,7 +85,7 @@ def _choice(curves: list[tuple[int, LawCurve]], dtype: str) -> tuple[int, LawCur
 
 def _reference_s(curve: LawCurve) -> float:
     """Eight experts of 2,048 rows, width 4,096: to compare implementations."""
-    n, k, rows, experts = (np.array([v]) for v in (4096.0, 4096.0, 16384.0, 8.0))
+    n, k, rows, experts = (np.array([v]) for v in _REFERENCE)
     return float(product_s(n, k, rows, experts, curve.parameters)[0])
 
 

@@ -63,7 +63,13 @@ def price_gemms(
     if len(grouped):
         sheet.origin[grouped] = np.maximum(sheet.origin[grouped], Origin.derived)
         sheet.note("grouped GEMMs take at least as long as plain ones of the same total size")
-        raise_to_experts(work, grouped, calibration, sheet)
+
+        def plain_s(dtype: str, m: float, n: float, k: float) -> float:
+            choice = _widest([pair for pair in curves if pair[1].variant in _PLAIN], dtype)
+            sizes = (np.array([size]) for size in (m, n, k, 1.0))
+            return float(choice[1].evaluate(*sizes).time_s[0]) if choice else np.inf
+
+        raise_to_experts(work, grouped, calibration, sheet, plain_s)
 
 
 def _price_named(work: WorkTable, rows: Rows, curves: Indexed, sheet: Sheet) -> Rows:

@@ -125,7 +125,8 @@ class Arguments:
         name = self.spelled(next((n for n in names if n in self.values), names[0]))
         empty = value in ([], True, "")
         what = f"{name} has no value" if empty else f"{name} cannot be {shown}"
-        hint = "a variable that the script does not set is empty" if empty else ""
+        hint = "a variable that the script does not set is empty"
+        hint = f"{hint}; write the arguments of a script into it: set -- 8 bf16" if empty else ""
         return UsageError(what, where=self.where, why=why, hint=hint)
 
     def unused(self) -> list[str]:

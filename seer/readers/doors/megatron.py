@@ -7,11 +7,14 @@ from typing import Any
 from seer.readers import shipped
 from seer.readers.doors.arguments import Arguments
 from seer.readers.doors.layouts import layout_layers
-from seer.readers.doors.megatron_model import megatron_model
+from seer.readers.doors.megatron_model import expert_count, megatron_model
 from seer.readers.files import read_structured
+from seer.readers.published_words import uneven_stages
 from seer.spec import WHOLE_ITERATION
 
 FRAMEWORK = "megatron-core"
+DEEPSPEED = "megatron-deepspeed-2021"
+"""The preset of a script with --deepspeed: layers and flags of Megatron, DeepSpeed's engine."""
 MODULES = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts")
 OFFLOAD_MODULES = (
     "attn_norm",
@@ -52,24 +55,47 @@ def _parallelism(args: Arguments, notes: list[str]) -> dict[str, Any]:
     plan: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
-        "cp": args.whole("context_parallel_size", default=1, least=1),
+        "cp": args.whole("context_parallel_size", "ds_sequence_parallel_size", default=1, least=1),
         "vpp": _virtual_stages(args, pp),
         "sequence_parallel": args.switch("sequence_parallel") and tp > 1,
         "zero": _zero(args),
     }
-    if args.whole("num_experts", "num_moe_experts", default=0):
-        plan["ep"] = args.whole("expert_model_parallel_size", default=1, least=1)
-        plan["etp"] = args.whole("expert_tensor_parallel_size", default=0)
-        plan |= _dispatch(args, notes)
+    if expert_count(args):
+        plan |= _expert_ranks(args, notes)
         if args.switch("overlap_moe_expert_parallel_comm"):
             plan["schedule"] = "combined-1f1b"
         else:
             plan["schedule"] = "interleaved" if plan["vpp"] > 1 else "1f1b"
-    word = next(iter(args.words("cp_comm_type")), "p2p")
+    if args.switch("enable_zero_bubble"):
+        plan |= _zero_bubble(args, pp)
+    ulysses = "ds_sequence_parallel_size" in args.values
+    word = next(iter(args.words("cp_comm_type")), "a2a" if ulysses else "p2p")
     plan["cp_comm"] = _CP_COMM.get(word, "p2p")
     if word not in _CP_COMM:
         notes.append(f"context-parallel communication {word!r} is forecast as p2p")
     return plan
+
+
+def _expert_ranks(args: Arguments, notes: list[str]) -> dict[str, Any]:
+    """Expert parallelism; DeepSpeed replicates experts over tp unless it is told to split them."""
+    names = ("expert_model_parallel_size", "moe_expert_parallel_size")
+    plan: dict[str, Any] = {"ep": args.whole(*names, default=1, least=1)}
+    whole = args.switch("deepspeed") and not args.switch("enable_expert_tensor_parallelism")
+    plan["etp"] = args.whole("expert_tensor_parallel_size", default=1 if whole else 0)
+    return plan | _dispatch(args, notes)
+
+
+def _zero_bubble(args: Arguments, pp: int) -> dict[str, Any]:
+    """Schedules of sail-sg/zero-bubble-pipeline-parallelism (megatron/training/arguments.py).
+
+    Backwards that may be pending are 2 pp with ZB-2p; one chunk a stage, two where they fold back.
+    """
+    setup = args.text("zero_bubble_v_schedule_mem_setup")
+    pending = args.text("zero_bubble_max_pending_backward")
+    if args.switch("zero_bubble_v_schedule"):
+        return {"schedule": {"half": "v-half", "min": "v-min"}.get(setup, "zb-v"), "vpp": 2}
+    many = pending.isdigit() and int(pending) >= 2 * pp
+    return {"schedule": "zb-2p" if many else "zb-1p", "vpp": 1}
 
 
 def _dispatch(args: Arguments, notes: list[str]) -> dict[str, str]:
@@ -104,6 +130,9 @@ def _zero(args: Arguments) -> int:
     distributed = args.switch("use_distributed_optimizer")
     if fsdp:
         return {"no_shard": 0, "optim": 1, "optim_grads": 2}.get(strategy, 3)
+    if args.switch("deepspeed"):
+        # bf16 without ZeRO shards the optimizer all the same (deepspeed/runtime/bf16_optimizer.py)
+        return args.whole("zero_stage", default=0) or int(args.switch("bf16"))
     return 1 if distributed else 0
 
 
@@ -114,15 +143,17 @@ def _stage_layers(args: Arguments, layers: int, stages: int) -> list[int]:
         return layout_layers(layout, args)
     first = args.count("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
     last = args.count("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
-    embedding = args.switch("account_for_embedding_in_pipeline_split")
-    loss = args.switch("account_for_loss_in_pipeline_split")
+    by_type = args.text("pp_partition_method").removeprefix("type:").split("|")
+    embedding = args.switch("account_for_embedding_in_pipeline_split") or "embedding" in by_type
+    loss = args.switch("account_for_loss_in_pipeline_split") or "embedding" in by_type
     if stages == 1 or stages > layers + 2:  # too many for any split: the checks of a job say so
         return []
     if embedding or loss:
         each = (layers + embedding + loss) // stages
         return [each - embedding, *[each] * (stages - 2), each - loss]
     if first is None and last is None:
-        return []
+        uneven = args.switch("deepspeed") and layers % stages
+        return uneven_stages(layers, stages) if uneven else []
     inner = layers - (first or 0) - (last or 0)
     others = stages - (first is not None) - (last is not None)
     each = inner // others if others else 0
@@ -133,7 +164,7 @@ def _stage_layers(args: Arguments, layers: int, stages: int) -> list[int]:
 def _training(args: Arguments, notes: list[str]) -> dict[str, Any]:
     training: dict[str, Any] = {
         "sequence_length": args.needed("seq_length"),
-        "micro_batch": args.whole("micro_batch_size", default=1, least=1),
+        "micro_batch": args.whole("micro_batch_size", "batch_size", default=1, least=1),
         "precision": _precision(args),
     }
     batch = args.count("global_batch_size", least=1)
@@ -199,6 +230,11 @@ def _recompute(args: Arguments, notes: list[str]) -> dict[str, Any]:
     granularity = args.text("recompute_granularity")
     if args.switch("recompute_activations"):
         granularity = granularity or "selective"
+    # until 2022: --checkpoint-activations, then --activations-checkpoint-method; both of layers
+    if args.switch("checkpoint_activations") or args.text("activations_checkpoint_method"):
+        granularity = granularity or "full"
+    args.get("activations_checkpoint_num_layers", "checkpoint_num_layers")
+    args.get("deepspeed_activation_checkpointing")  # how, not whether
     modules = args.words("recompute_modules")
     layers = args.count("recompute_num_layers")
     method = args.text("recompute_method")
@@ -221,27 +257,64 @@ def _recompute(args: Arguments, notes: list[str]) -> dict[str, Any]:
 
 def _framework(args: Arguments, notes: list[str]) -> dict[str, Any]:
     """The preset with what the flags switch; Megatron's defaults are off for each of them."""
-    preset: dict[str, Any] = read_structured(shipped.find("frameworks", FRAMEWORK))
-    dropout = [args.text(name) for name in ("attention_dropout", "hidden_dropout")]
-    switches: dict[str, Any] = {
-        "dp_overlap": args.switch("overlap_grad_reduce"),
-        "param_gather_overlap": args.switch("overlap_param_gather"),
-        "tp_overlap": "pipelined" if args.switch("tp_comm_overlap") else "dgrad",
-        "p2p": "blocking" if args.switch("no_overlap_p2p_communication") else "overlap",
-    }
-    fused = args.switch("cross_entropy_loss_fusion")
-    parameters = dict(preset["parameters"])
-    parameters["dropout"] = int(any(text not in ("0", "0.0", "0.") for text in dropout))
-    parameters["fused_loss"] = int(fused)
-    local = args.text("transformer_impl") == "local" and not args.switch("use_flash_attn")
-    unfused = args.text("attention_backend") in ("unfused", "local")
-    parameters["fused_attention"] = int(not local and not unfused)
-    switches["parameters"] = parameters
-    switches["variants"] = preset["variants"] if fused else {}
-    switches["cuda_graphs"] = _cuda_graphs(args, list(preset["graph_scopes"]), notes)
-    if args.switch("grad_reduce_in_bf16"):
-        switches["grad_reduce_bytes"] = preset["grad_reduce_bytes"] | {"bf16": 2}
+    name = DEEPSPEED if args.switch("deepspeed") else FRAMEWORK
+    preset: dict[str, Any] = read_structured(shipped.find("frameworks", name))
+    switches: dict[str, Any] = {"parameters": preset["parameters"] | _kernels(args, name)}
+    if name == FRAMEWORK:
+        fused = args.switch("cross_entropy_loss_fusion")
+        blocking = args.switch("no_overlap_p2p_communication")
+        switches |= {
+            "dp_overlap": args.switch("overlap_grad_reduce"),
+            "param_gather_overlap": args.switch("overlap_param_gather"),
+            "tp_overlap": "pipelined" if args.switch("tp_comm_overlap") else "dgrad",
+            "p2p": "blocking" if blocking else "overlap",
+            "variants": preset["variants"] if fused else {},
+            "cuda_graphs": _cuda_graphs(args, list(preset["graph_scopes"]), notes),
+            **_gradients(args, preset),
+        }
     return preset | switches
+
+
+def _kernels(args: Arguments, name: str) -> dict[str, int]:
+    """What the flags say of dropout, attention, loss and casts."""
+    dropout = [args.text(name) for name in ("attention_dropout", "hidden_dropout")]
+    flash = args.switch("use_flash_attn", "use_flash_attn_v1", "use_flash_attn_v2")
+    local = args.text("transformer_impl") == "local" or name == DEEPSPEED
+    unfused = args.text("attention_backend") in ("unfused", "local")
+    found = {
+        "dropout": int(any(text not in ("0", "0.0", "0.") for text in dropout)),
+        "fused_attention": int(not (local and not flash) and not unfused),
+    }
+    if name == DEEPSPEED:
+        return found | {"separate_bias": int(not args.switch("disable_bias_linear"))}
+    found["fused_loss"] = int(args.switch("cross_entropy_loss_fusion"))
+    if args.switch("fp8", "fp8_format") and args.text("fp8_recipe") in ("", "delayed"):
+        # scales of earlier steps: no pass over the tensor, and norms write 8 bits themselves
+        found |= {"amax_pass": 0, "fused_norm_cast": 1}
+    return found
+
+
+def _gradients(args: Arguments, preset: dict[str, Any]) -> dict[str, Any]:
+    """Width of gradients, as held and as reduced (the same buffer), and how they are added up.
+
+    megatron/training/arguments.py: fp32 with bf16 unless --grad-reduce-in-bf16, 16 bits with fp16
+    unless --accumulate-allreduce-grads-in-fp32. Without fusion a kernel of its own reads both and
+    writes the sum.
+    """
+    narrow = []
+    if args.switch("grad_reduce_in_bf16"):
+        narrow.append("bf16")
+    whole = args.get("accumulate_allreduce_grads_in_fp32")
+    if args.switch("fp16") and not whole:
+        narrow.append("fp16")
+    names = ("grad_bytes", "grad_reduce_bytes")
+    found = {name: preset[name] | dict.fromkeys(narrow, 2) for name in names}
+    if args.switch("no_gradient_accumulation_fusion"):
+        found["grad_accumulate_bytes"] = {
+            kind: 2 * width + (width if kind == "fp32" else 2)
+            for kind, width in found["grad_bytes"].items()
+        }
+    return found
 
 
 def _cuda_graphs(args: Arguments, known: list[str], notes: list[str]) -> list[str]:

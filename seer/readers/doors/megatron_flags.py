@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from seer.errors import UsageError
@@ -20,14 +21,20 @@ _TELLING = re.compile(
 )
 _LAUNCHER = (
     "nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_endpoint",
-    "rdzv_backend", "rdzv_id", "max_restarts", "num_nodes", "num_gpus", "hostfile",
+    "rdzv_backend", "rdzv_id", "max_restarts", "num_nodes", "num_gpus", "hostfile", "jobid",
+    "standalone", "tee", "wait", "kill_on_bad_exit", "c", "l", "m", "u", "x",
 )  # fmt: skip
-_NODES = re.compile(r"^#SBATCH\s+(?:--nodes[=\s]\s*|-N\s*)(\d{1,6})\b", re.MULTILINE)
-_PER_NODE = re.compile(
-    r"^#SBATCH\s+(?:--gpus-per-node[=\s]\s*(?:\w+:)?|--gres[=\s]\s*gpu:(?:\w+:)?"
-    r"|--ntasks-per-node[=\s]\s*)(\d{1,4})\b",
-    re.MULTILINE,
-)
+_SBATCH = re.compile(r"^#SBATCH\s+(.*?)(?:[ \t]#.*)?$", re.MULTILINE)
+_SLURM = {
+    "nodes": re.compile(r"(?:--nodes[=\s]\s*|(?<!\S)-N\s*)(\d{1,6})\b"),
+    "gpus_per_node": re.compile(
+        r"(?:--gpus-per-node[=\s]\s*(?:\w+:)?|--gres[=\s]\s*gpu:(?:[\w-]+:)?)(\d{1,4})\b"
+    ),
+    "tasks_per_node": re.compile(r"--ntasks-per-node[=\s]\s*(\d{1,4})\b"),
+    "tasks": re.compile(r"(?:--ntasks[=\s]\s*|(?<!\S)-n\s*)(\d{1,6})\b"),
+    "gpus": re.compile(r"(?:--gpus[=\s]\s*|(?<!\S)-G\s*)(?:\w+:)?(\d{1,6})\b"),
+}
+"""What a Slurm header asks for."""
 _DIRECTIVE = re.compile(r"^#\s*seer:\s*(\S.*?)\s*$", re.MULTILINE)
 
 
@@ -46,11 +53,12 @@ def megatron_from_text(text: str, where: str, gpus: int | None = None) -> Foreig
 
     Lines `# seer: path=value` are edits of the job, for what Megatron has no flag for.
     """
-    script = read_script(text, where)
+    asked = _slurm(text)
+    script = read_script(text, where, _slurm_variables(asked))
     words = _command(script.commands, script.variables)
     given = parse_overrides(_DIRECTIVE.findall(text))
-    world = gpus or _slurm_gpus(text)
-    return _foreign("Megatron-LM launch script", words, where, world, script.notes, given)
+    kind = "Megatron-LM launch script"
+    return _foreign(kind, words, where, gpus, script.notes, given, asked)
 
 
 def _foreign(
@@ -60,17 +68,18 @@ def _foreign(
     gpus: int | None,
     told: list[str],
     given: Mapping[str, Any],
+    asked: Mapping[str, int] = MappingProxyType({}),
 ) -> Foreign:
     notes = list(told)
     flags = {name: behind or True for name, behind in flags_of(words, where).items()}
     args = Arguments(flags, where, lambda name: "--" + name.replace("_", "-"))
-    world = _world_size(args)
+    world = _world_size(args, asked)
     for name in _LAUNCHER:
         args.get(name)
     directed = given.get("gpus")
     job = megatron_job(args, directed if isinstance(directed, int) else gpus or world, notes)
     note = unused_note(args.unused())
-    graphs = job["framework"]["cuda_graphs"]
+    graphs = job["framework"].get("cuda_graphs")
     for path, value in given.items():
         job = edit(job, path, value)
     if graphs and isinstance(job["framework"], str):  # an edit names the preset, flags its graphs
@@ -92,7 +101,10 @@ def flags_of(words: Sequence[str], where: str) -> dict[str, list[str]]:
             name, equals, value = word.lstrip("-").partition("=")
             name = name.replace("-", "_")
             flags[name] = [value] if equals else []
-        elif name and UNKNOWN not in word and not word.endswith(".py"):
+            name = "" if equals else name
+        elif word.endswith(".py"):
+            name = ""
+        elif name and UNKNOWN not in word:
             flags[name].append(word)
         elif name and UNKNOWN in word:
             if _TELLING.fullmatch("--" + name):
@@ -119,7 +131,7 @@ def _command(commands: Sequence[list[str]], variables: Mapping[str, list[str]]) 
         [piece for value in values for piece in value.split()] for values in variables.values()
     ]
     candidates = [bare, *commands, *(_unquoted(words) for words in commands), *texts]
-    best = max(candidates, key=_telling, default=[])
+    best = max(candidates, key=lambda words: (_telling(words), len(words)), default=[])
     return best if _telling(best) >= _telling(bare) else bare
 
 
@@ -135,15 +147,47 @@ def _telling(words: Sequence[str]) -> int:
 _COUNT = re.compile(r"[0-9]{1,9}")
 
 
-def _world_size(args: Arguments) -> int | None:
-    """GPUs of a torchrun or DeepSpeed launcher."""
-    nodes = args.text("nnodes", "num_nodes").split(":")[-1]
-    each = args.text("nproc_per_node", "num_gpus")
+def _world_size(args: Arguments, asked: Mapping[str, int]) -> int | None:
+    """GPUs of a torchrun, DeepSpeed, srun or mpirun launcher, or of the Slurm header.
+
+    A launcher that starts the processes of a node itself says how many GPUs a node has.
+    """
+
+    def first(*names: str) -> str:
+        return next(iter(args.words(*names)), "")
+
+    nodes = first("nnodes", "num_nodes", "nodes").split(":")[-1]
+    each = first("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
     if _COUNT.fullmatch(each) and (_COUNT.fullmatch(nodes) or not nodes):
-        return int(each) * int(nodes or 1)
-    return None
+        return int(each) * (int(nodes) if nodes else asked.get("nodes", 1))
+    ranks = first("ntasks", "np")
+    return int(ranks) if _COUNT.fullmatch(ranks) else _slurm_gpus(asked)
 
 
-def _slurm_gpus(text: str) -> int | None:
-    nodes, each = _NODES.search(text), _PER_NODE.search(text)
-    return int(nodes[1]) * int(each[1]) if nodes and each else None
+def _slurm(text: str) -> dict[str, int]:
+    """What the `#SBATCH` lines of a script ask for."""
+    header = "\n".join(_SBATCH.findall(text))
+    found = {name: pattern.search(header) for name, pattern in _SLURM.items()}
+    return {name: int(match[1]) for name, match in found.items() if match}
+
+
+def _slurm_variables(asked: Mapping[str, int]) -> dict[str, list[str]]:
+    """The environment that Slurm makes of it."""
+    tasks = asked.get("tasks") or asked.get("nodes", 0) * asked.get("tasks_per_node", 0)
+    values = {
+        "SLURM_NNODES": asked.get("nodes"),
+        "SLURM_JOB_NUM_NODES": asked.get("nodes"),
+        "SLURM_NTASKS": tasks,
+        "SLURM_NTASKS_PER_NODE": asked.get("tasks_per_node"),
+        "SLURM_GPUS_PER_NODE": asked.get("gpus_per_node"),
+        "SLURM_GPUS_ON_NODE": asked.get("gpus_per_node"),
+    }
+    return {name: [str(value)] for name, value in values.items() if value}
+
+
+def _slurm_gpus(asked: Mapping[str, int]) -> int | None:
+    """GPUs of a Slurm job: stated, or of all nodes, or one for each task."""
+    each = asked.get("gpus_per_node") or asked.get("tasks_per_node")
+    if "gpus" in asked or not ("nodes" in asked and each):
+        return asked.get("gpus") or asked.get("tasks")
+    return asked["nodes"] * each

@@ -28,7 +28,7 @@ def megatron_model(args: Arguments, tp: int) -> dict[str, Any]:
     if "share_embeddings_and_output_weights" in args.values:
         untied = not args.switch("share_embeddings_and_output_weights")
     rms = args.text("normalization").lower() == "rmsnorm"
-    kv_heads = args.count("num_query_groups", least=1)
+    kv_heads = args.count("num_query_groups", "num_key_value_heads", least=1)
     grouped = "group_query_attention" not in args.values or args.switch("group_query_attention")
     model: dict[str, Any] = {
         "layers": args.needed("num_layers"),
@@ -41,7 +41,7 @@ def megatron_model(args: Arguments, tp: int) -> dict[str, Any]:
         "position": _position(args),
         "tied_embeddings": not untied,
         "max_positions": args.whole("max_position_embeddings", default=0),
-        "mtp_layers": args.whole("mtp_num_layers", default=0),
+        "mtp_layers": args.whole("mtp_num_layers", "num_mtp_predictor", default=0),
         "qk_norm": args.switch("qk_layernorm"),
     }
     head_dim = args.count("kv_channels", least=1)
@@ -88,7 +88,7 @@ _TOKENIZERS = {"GPT2BPETokenizer": 50257}
 
 def _vocabulary(args: Arguments, tp: int) -> dict[str, int]:
     """The padded vocabulary; nothing when it would come from a tokenizer that is not read."""
-    padded = args.count("padded_vocab_size", least=1)
+    padded = args.count("padded_vocab_size", "pad_vocab_size_to", least=1)
     multiple = args.whole("make_vocab_size_divisible_by", default=128, least=1) * tp
     size = args.count("vocab_size", least=1) or _TOKENIZERS.get(args.text("tokenizer_type"))
     if padded or not size:
@@ -106,8 +106,8 @@ def _latent(args: Arguments) -> dict[str, Any]:
     sizes = {
         "q_lora_rank": args.whole("q_lora_rank", default=0),
         "kv_lora_rank": args.whole("kv_lora_rank", default=512, least=1),
-        "qk_nope_head_dim": args.whole("qk_head_dim", default=128, least=1),
-        "qk_rope_head_dim": args.whole("qk_pos_emb_head_dim", default=64),
+        "qk_nope_head_dim": args.whole("qk_head_dim", "qk_nope_head_dim", default=128, least=1),
+        "qk_rope_head_dim": args.whole("qk_pos_emb_head_dim", "qk_rope_head_dim", default=64),
         "v_head_dim": args.whole("v_head_dim", default=128, least=1),
     }
     return {"mla": sizes, "head_dim": sizes["qk_nope_head_dim"] + sizes["qk_rope_head_dim"]}
@@ -140,16 +140,37 @@ def _window(args: Arguments) -> dict[str, Any]:
 
 
 def _experts(args: Arguments, layers: int, ffn: int) -> dict[str, Any]:
-    experts = args.whole("num_experts", "num_moe_experts", default=0)
+    """Routed experts; `--topk` and `--expert-interval` are Megatron-DeepSpeed's, with defaults."""
+    experts = expert_count(args)
     if not experts:
         return {}
-    return {
+    found = {
         "experts": experts,
-        "top_k": args.whole("moe_router_topk", default=2, least=1),
+        "top_k": args.whole("moe_router_topk", "topk", default=2, least=1),
         "expert_ffn_hidden": args.whole("moe_ffn_hidden_size", default=ffn, least=1),
         "shared_ffn_hidden": args.whole("moe_shared_expert_intermediate_size", default=0),
-        **_expert_layers(args, layers),
     }
+    if not args.switch("deepspeed"):
+        return found | _expert_layers(args, layers)
+    found["top_k"] = args.whole("topk", default=1, least=1)
+    step = args.whole("expert_interval", default=2, least=1)
+    if args.text("mlp_type") == "residual":  # an MLP beside the expert: DeepSpeed's PR-MoE
+        found["shared_ffn_hidden"] = ffn
+    return found | {"dense_layers": step - 1, "moe_period": step}
+
+
+def expert_count(args: Arguments) -> int:
+    """Routed experts of a layer; Megatron-DeepSpeed takes a list, whose numbers must agree."""
+    given = args.get("num_experts", "num_moe_experts")
+    counts = {*map(str, given)} if isinstance(given, list) else set()
+    if len(counts) > 1:
+        why = "layers with different numbers of experts cannot be expressed"
+        raise args.fault(("num_experts",), given, why)
+    if counts and all(re.fullmatch(r"[0-9]{1,9}", count) for count in counts):
+        experts = int(counts.pop())
+    else:
+        experts = args.whole("num_experts", "num_moe_experts", default=0)
+    return experts if experts > 1 else 0
 
 
 def _expert_layers(args: Arguments, layers: int) -> dict[str, int]:

@@ -1,19 +1,25 @@
 """Launch scripts read as data: assignments, arrays and plain conditions; nothing is executed.
 
-Loops and functions are passed over (said in the notes), files do not exist, and the environment is
-not looked at: a variable that the script does not set is empty.
+Functions are read where they are called, of a `for` the first turn alone; other loops are passed
+over (both said in the notes). Files do not exist, and the environment is not looked at: a variable
+that the script does not set is empty. Its arguments may be written into it: `set -- 1 8 bf16`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from seer.readers.doors.shell_words import UNKNOWN, Expander, Token, tokens_of
 
 MAX_COMMANDS = 20_000
+MAX_CALLS = 1_000
+"""Calls of functions in a script."""
+MAX_NESTED = 20
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _PREFIXES = ("export", "local", "declare", "readonly", "typeset")
+_TESTS = ("[", "[[", "test", "!")
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
 _BLOCKS = {"for": "done", "while": "done", "until": "done", "select": "done", "{": "}"}
 
@@ -27,11 +33,20 @@ class Script:
     notes: list[str] = field(default_factory=list)
 
 
-def read_script(text: str, where: str) -> Script:
-    """Walk through a script; raises UnreadableError when it is damaged or expands without end."""
+def read_script(text: str, where: str, variables: Mapping[str, list[str]] | None = None) -> Script:
+    """Walk through a script; raises UnreadableError when it is damaged or expands without end.
+
+    `variables` are set before its first line.
+    """
     reader = _Reader(tokens_of(text, where), where)
+    reader.script.variables.update(variables or {})
     reader.run()
     return reader.script
+
+
+def _is_name(name: str) -> bool:
+    """Whether a variable has a name of its own; arguments have numbers."""
+    return name[:1].isalpha() or name[:1] == "_"
 
 
 class _Reader:
@@ -42,13 +57,23 @@ class _Reader:
         self.script = Script()
         self._expand = Expander(self.script.variables, where)
         self._branches: list[list[bool]] = []  # [runs now, has run already]
-        self._case: list[str] = []
+        self._functions: dict[str, list[Token]] = {}
+        self._calls, self._depth = 0, 0
 
     def run(self) -> None:
+        skips, holds = False, True
         while self._at < len(self._tokens):
             statement = self._statement()
-            if statement:
+            joint = self._tokens[self._at - 1].text if self._at <= len(self._tokens) else ""
+            if skips:
+                if statement and statement[0].text == "{":
+                    self._body("{")
+            elif statement:
+                is_test = joint in ("&&", "||") and statement[0].text in _TESTS
+                holds = self._test(statement) if is_test else True  # a command succeeds
                 self._do(statement)
+                joint = self._tokens[self._at - 1].text if self._at <= len(self._tokens) else ""
+            skips = (joint == "&&" and not holds) or (joint == "||" and holds)
 
     def _statement(self) -> list[Token]:
         """The tokens up to the next separator."""
@@ -77,15 +102,22 @@ class _Reader:
             else:
                 branch[0] = not branch[1]
                 self._rest(rest)
-        elif word == "then":
+        elif word in ("then", "do"):
             self._rest(rest)
         elif word in ("fi", "esac"):
             if self._branches:
                 self._branches.pop()
         elif word == "case":
             self._start_case(rest)
-        elif word in _BLOCKS or word == "function" or self._is_function():
-            self._pass_over(word, statement[0].line)
+        elif word == "function" or self._is_function():
+            self._define(rest if word == "function" else statement)
+        elif word == "{":  # a group of commands
+            self._rest(rest)
+        elif word == "for" and [t.text for t in rest[1:2]] == ["in"]:
+            self._first_turn(rest, statement[0].line)
+        elif word in _BLOCKS:
+            self.script.notes.append(f"the loop in line {statement[0].line} is not followed")
+            self._body(word)
         elif self._running:
             self._simple(statement)
 
@@ -173,23 +205,52 @@ class _Reader:
         ends = [t.text for t in self._tokens[self._at - 1 : self._at + 1]]
         return ends == ["(", ")"]
 
-    def _pass_over(self, word: str, line: int) -> None:
-        """Skip a loop or a function body."""
-        self.script.notes.append(f"the loop or function in line {line} is not followed")
-        start, end = ("{", "}") if word not in _BLOCKS else (word, _BLOCKS[word])
+    def _define(self, statement: list[Token]) -> None:
+        """`function f { ...` or `f() { ...`: keep the body under its name."""
+        opened = [t.text for t in statement[1:2]] == ["{"]
+        inline = [*statement[2:], Token("end", ";")] if opened else []
+        if statement:
+            self._functions[statement[0].text] = [*inline, *self._body("{", depth=int(opened))]
+
+    def _body(self, word: str, depth: int = 1) -> list[Token]:
+        """The tokens of a loop or a function up to its end, which are passed over."""
+        end = _BLOCKS[word]
         starts = [k for k, v in _BLOCKS.items() if v == end]
-        depth = 1 if word in _BLOCKS else 0
+        first = self._at
         while self._at < len(self._tokens):
             token = self._tokens[self._at]
             self._at += 1
             if token.kind != "word":
                 continue
-            if token.text in starts or token.text == start:
+            if token.text in starts:
                 depth += 1
             elif token.text == end:
                 depth -= 1
                 if depth <= 0:
-                    return
+                    return self._tokens[first : self._at - 1]
+        return self._tokens[first:]
+
+    def _first_turn(self, rest: list[Token], line: int) -> None:
+        """Read the body of `for name in ...` once, with the first of its values."""
+        values = [piece for token in rest[2:] for piece in self._expand.fields(token.text)]
+        body = self._body("for")
+        if not (self._running and values):
+            return
+        if len(values) > 1:
+            self.script.notes.append(f"of the loop in line {line} the first turn is read")
+        self.script.variables[rest[0].text] = values[:1]
+        self._read(body)
+
+    def _read(self, tokens: list[Token]) -> None:
+        """Walk through the tokens of a body."""
+        if self._depth >= MAX_NESTED or self._calls >= MAX_CALLS:
+            return
+        self._depth, self._calls = self._depth + 1, self._calls + 1
+        away = self._tokens, self._at, self._branches
+        self._tokens, self._at, self._branches = tokens, 0, []
+        self.run()
+        self._tokens, self._at, self._branches = away
+        self._depth -= 1
 
     def _simple(self, statement: list[Token]) -> None:
         """An assignment, or a command."""
@@ -214,8 +275,30 @@ class _Reader:
             tokens = tokens[1:]
         if tokens and len(self.script.commands) < MAX_COMMANDS:
             words = [piece for token in tokens for piece in self._expand.fields(token.text)]
-            if words:
+            if words[:2] == ["set", "--"]:
+                self._arguments(words[2:])
+            elif words[:1] == ["let"]:
+                self._let(words[1:])
+            elif words and words[0] in self._functions:
+                mine = {k: v for k, v in variables.items() if not _is_name(k)}
+                self._arguments(words[1:])
+                self._read(self._functions[words[0]])
+                variables.update(mine)
+            elif words:
                 self.script.commands.append(words)
+
+    def _arguments(self, values: list[str]) -> None:
+        """`set -- a b`: what $1, $2, $# and $@ stand for."""
+        variables = self.script.variables
+        variables |= {str(n): [value] for n, value in enumerate(values, 1)}
+        variables |= {"#": [str(len(values))], "@": values, "*": values}
+
+    def _let(self, words: list[str]) -> None:
+        """`let A=2*3 "B = A + 1"`."""
+        for word in words:
+            found = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=(.*)", word, re.DOTALL)
+            if found:
+                self.script.variables[found[1]] = [self._expand.text(f"$(({found[2]}))")]
 
 
 __all__ = ["UNKNOWN", "Script", "read_script"]
