@@ -79,6 +79,9 @@ def fit(
     form: str = "auto",
     prefer: Sequence[str] = (),
     fabric: str = "",
+    node_fabric: str = "",
+    ranks: int = 0,
+    nodes: int = 0,
     in_place: bool = False,
     base: Calibration | None = None,
     date: str = "",
@@ -101,6 +104,10 @@ def fit(
         Software stacks whose GEMM curves answer first.
     fabric : str
         Network of logs and traces, as the cluster names it.
+    node_fabric : str
+        The same inside a node, for logs of one node; "" = that of `fabric`.
+    ranks, nodes : int
+        Of logs that do not list their ranks.
     in_place : bool
         Take the in-place times of nccl-tests.
     base : Calibration, optional
@@ -118,7 +125,14 @@ def fit(
     """
     several = [measurements] if isinstance(measurements, (str, os.PathLike)) else measurements
     files = [os.fspath(path) for path in several]
-    tables, skipped = read_measurements(files, fabric=fabric, in_place=in_place)
+    tables, skipped = read_measurements(
+        files,
+        fabric=fabric,
+        node_fabric=node_fabric,
+        in_place=in_place,
+        ranks=ranks,
+        nodes=nodes,
+    )
     found = fit_tables(
         tables,
         files,

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from seer.cli.fit import PlotOption, draw
+from seer.cli.fit import (
+    FabricOption,
+    InPlaceOption,
+    NodeFabricOption,
+    NodesOption,
+    PlotOption,
+    RanksOption,
+    draw,
+    warn_unnamed,
+)
 from seer.cli.options import ClusterOption, DebugOption, JsonOption, QuietOption
 from seer.cli.output import Output, print_json
 
@@ -14,7 +23,11 @@ NameArgument = Annotated[
     str, typer.Argument(metavar="CALIBRATION", help="A shipped name (seer list) or a file.")
 ]
 FilesArgument = Annotated[
-    list[str], typer.Argument(metavar="MEASUREMENTS...", help="CSV files or folders of them.")
+    list[str],
+    typer.Argument(
+        metavar="MEASUREMENTS...",
+        help="Tables, logs of nccl-tests, profiler traces, or folders of them.",
+    ),
 ]
 
 
@@ -45,6 +58,11 @@ def score(
     name: NameArgument,
     measurements: FilesArgument,
     cluster: ClusterOption = None,
+    fabric: FabricOption = None,
+    node_fabric: NodeFabricOption = None,
+    ranks: RanksOption = 0,
+    nodes: NodesOption = 0,
+    in_place: InPlaceOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -60,7 +78,14 @@ def score(
     from seer.score import cluster_for, score_calibration
 
     calibration = read_calibration(name)
-    tables, skipped = read_measurements(measurements)
+    tables, skipped = read_measurements(
+        measurements,
+        fabric=fabric or "",
+        node_fabric=node_fabric or "",
+        in_place=in_place,
+        ranks=ranks,
+        nodes=nodes,
+    )
     machine = read_cluster(cluster) if cluster else cluster_for(calibration)
     found = score_calibration(calibration, tables, machine)
     reasons = [str(row) for row in skipped]

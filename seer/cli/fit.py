@@ -62,6 +62,20 @@ FabricOption = Annotated[
         help="Network of logs and traces, as in the cluster; default: unknown.",
     ),
 ]
+NodeFabricOption = Annotated[
+    str | None,
+    typer.Option(
+        "--node-fabric",
+        metavar="LABEL",
+        help="The same inside a node, for logs of one node; default: that of --fabric.",
+    ),
+]
+RanksOption = Annotated[
+    int, typer.Option("--ranks", metavar="N", help="Ranks of logs that do not list theirs.")
+]
+NodesOption = Annotated[
+    int, typer.Option("--nodes", metavar="N", help="Nodes of logs that do not list their ranks.")
+]
 InPlaceOption = Annotated[
     bool, typer.Option("--in-place", help="Take the in-place times of nccl-tests.")
 ]
@@ -106,6 +120,9 @@ def fit(
     form: FormOption = Form.auto,
     prefer: PreferOption = None,
     fabric: FabricOption = None,
+    node_fabric: NodeFabricOption = None,
+    ranks: RanksOption = 0,
+    nodes: NodesOption = 0,
     in_place: InPlaceOption = False,
     plot: PlotOption = None,
     from_run: FromRunOption = None,
@@ -142,20 +159,26 @@ def fit(
     base = read_calibration(calibration_name) if calibration_name else None
     device = device or (base.device if base else Path(out.removesuffix(".gz")).stem)
     name = name or (Path(out.removesuffix(".gz")).stem if base else None)
+    logs = {
+        "fabric": fabric or "",
+        "node_fabric": node_fabric or "",
+        "ranks": ranks,
+        "nodes": nodes,
+        "in_place": in_place,
+    }
     options = {
         "device": device,
         "form": form,
         "prefer": prefer,
-        "fabric": fabric,
         "calibration": calibration_name,
     }
-    command = _command(measurements, out, options, in_place, day)
-    tables, skipped = read_measurements(measurements, fabric=fabric or "", in_place=in_place)
+    command = _command(measurements, out, options, logs, day)
+    tables, skipped = read_measurements(measurements, **logs)
     own = _fit(tables, measurements, options, name or device, day, command, output)
     calibration = _onto(base, own) if base else own
     write_calibration(calibration, out)
     _show(own, [str(row) for row in skipped], json, output)
-    _warn(output, [str(row) for row in skipped], tables, fabric)
+    _warn(output, [str(row) for row in skipped], tables)
     output.notice(f"{out}: {len(calibration.curves)} curves")
     if base:
         output.notice(f"{len(own.curves)} fitted here; {base.name} answers for the rest")
@@ -179,16 +202,18 @@ def _day(date: str | None) -> str:
 
 
 def _command(
-    measurements: list[str], out: str, options: dict[str, Any], in_place: bool, day: str
+    measurements: list[str], out: str, options: dict[str, Any], logs: dict[str, Any], day: str
 ) -> str:
     """The command as a calibration file records it."""
     named = [portable(path) for path in measurements]
     command = ["seer", "fit", *named, "-o", portable(out), "--device", options["device"]]
     command += ["--form", options["form"].value] if options["form"] is not Form.auto else []
     command += [word for stack in options["prefer"] or () for word in ("--prefer", stack)]
-    command += ["--fabric", options["fabric"]] if options["fabric"] else []
+    for option, value in logs.items():
+        if value and option != "in_place":
+            command += ["--" + option.replace("_", "-"), str(value)]
     command += ["--calibration", portable(options["calibration"])] if options["calibration"] else []
-    command += ["--in-place"] if in_place else []
+    command += ["--in-place"] if logs["in_place"] else []
     return shlex.join([*command, "--date", day])
 
 
@@ -240,15 +265,18 @@ def portable(path: str) -> str:
     return os.path.basename(path) if inside.startswith(os.pardir) else inside
 
 
-def _warn(
-    output: Output, reasons: list[str], tables: Sequence[Measurements], fabric: str | None
-) -> None:
+def _warn(output: Output, reasons: list[str], tables: Sequence[Measurements]) -> None:
     """Rows that were left out, and a network without a name."""
     output.warn(f"skipped {reason}" for reason in reasons[:10])
     if len(reasons) > 10:
         output.warn([f"{len(reasons) - 10} more rows are skipped"])
+    warn_unnamed(output, tables)
+
+
+def warn_unnamed(output: Output, tables: Sequence[Measurements]) -> None:
+    """Says that the network of logs has no label."""
     networks = [table["fabric"] for table in tables if table.kind == "collective"]
-    if not fabric and any("unknown" in labels for labels in networks):
+    if any("unknown" in labels for labels in networks):
         output.warn(["the network of the collectives is not named; --fabric LABEL names it"])
 
 

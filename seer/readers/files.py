@@ -110,11 +110,14 @@ def named(path: PathLike) -> str:
 
 
 def decode(data: bytes, where: str) -> str:
-    """UTF-8 text of `data`; raises UnreadableError for empty and for binary data."""
+    """UTF-8 text of `data`; raises UnreadableError for empty and for binary data.
+
+    Text that begins with the mark of UTF-16, as PowerShell writes it, is read as that.
+    """
     if not data.strip():
         raise UnreadableError("the file is empty", where=where)
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as fault:
         why = f"byte {fault.start} is not UTF-8"
         raise UnreadableError("this is not a text file", where=where, why=why) from None

@@ -30,14 +30,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.calibration.measurements import Measurements
-from seer.errors import UnreadableError
+from seer.errors import UnreadableError, UsageError
 from seer.readers import measurement_layouts as layouts
 from seer.readers.files import PathLike, decode, read_bytes
 from seer.readers.kineto.events import is_trace
 from seer.readers.kineto.measurements import Samples, read_samples, tables_of
 from seer.readers.measurement_checks import unusable
 from seer.readers.measurement_json import is_measurements, read_measurement_json
-from seer.readers.nccl_tests import UNKNOWN_FABRIC, is_nccl_tests, read_nccl_tests
+from seer.readers.nccl_records import Ranks, Stated
+from seer.readers.nccl_tests import is_nccl_tests, read_nccl_tests
 
 LIMIT_BYTES = 256 * 2**20
 """The largest measurement file that is read: some four million rows."""
@@ -69,7 +70,13 @@ Found = tuple[list[Measurements], list[SkippedRow]]
 
 
 def read_measurements(
-    paths: PathLike | Iterable[PathLike], *, fabric: str = "", in_place: bool = False
+    paths: PathLike | Iterable[PathLike],
+    *,
+    fabric: str = "",
+    node_fabric: str = "",
+    in_place: bool = False,
+    ranks: int = 0,
+    nodes: int = 0,
 ) -> Found:
     """Read measurement files of any known kind.
 
@@ -82,8 +89,12 @@ def read_measurements(
         Traces of several ranks of one run belong into one call.
     fabric : str
         Label of the network, for files that do not name theirs (logs and traces).
+    node_fabric : str
+        The same inside a node, for tests of one node; "" = that of `fabric`.
     in_place : bool
         Take the in-place times of nccl-tests.
+    ranks, nodes : int
+        Of logs that do not list their ranks; 0 = not stated.
 
     Returns
     -------
@@ -95,29 +106,42 @@ def read_measurements(
     ------
     UnreadableError
         A file is missing, too large, truncated, of an unknown layout, or holds no usable row.
+    UsageError
+        Only one of `ranks` and `nodes` is stated, or the ranks do not spread evenly.
     """
+    stated = Stated(fabric, node_fabric, _stated_ranks(ranks, nodes), in_place)
     tables: list[Measurements] = []
     skipped: list[SkippedRow] = []
     traces: list[Samples] = []
     for path, is_chosen in _files([paths] if isinstance(paths, str | os.PathLike) else paths):
         try:
-            found, lost = _read_file(path, is_chosen, traces, fabric, in_place)
+            found, lost = _read_file(path, is_chosen, traces, stated)
         except UnreadableError as fault:
             if is_chosen:
                 raise
             found, lost = [], [SkippedRow(path, 0, f"{fault.what} ({fault.why or 'passed over'})")]
         tables += found
         skipped += lost
-    tables += tables_of(traces, fabric or UNKNOWN_FABRIC)
+    tables += tables_of(traces, stated.network)
     if not tables:
         where = skipped[0].file if skipped else str(paths)
         raise UnreadableError("there are no measurements", where=where)
     return tables, skipped
 
 
-def _read_file(
-    path: str, is_chosen: bool, traces: list[Samples], fabric: str, in_place: bool
-) -> Found:
+def _stated_ranks(ranks: int, nodes: int) -> Ranks | None:
+    if not ranks and not nodes:
+        return None
+    if ranks < 2 or nodes < 1 or ranks % nodes:
+        raise UsageError(
+            f"{ranks} ranks on {nodes} nodes cannot be those of a log",
+            why="both are needed, and as many ranks on each node",
+            hint="--ranks 16 --nodes 2",
+        )
+    return Ranks(ranks, nodes)
+
+
+def _read_file(path: str, is_chosen: bool, traces: list[Samples], stated: Stated) -> Found:
     """One file. A trace is added to `traces`: ranks of one run are looked at together."""
     data = read_bytes(path, max(TRACE_LIMIT_BYTES, LIMIT_BYTES))
     if is_trace(data):
@@ -127,7 +151,7 @@ def _read_file(
     if is_measurements(text):
         tables, lost = read_measurement_json(text, path)
     elif is_nccl_tests(text):
-        tables, lost = read_nccl_tests(text, path, fabric=fabric, in_place=in_place)
+        tables, lost = read_nccl_tests(text, path, stated)
     elif is_chosen:
         try:
             return _read_table(text, path)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from seer.calibration.collective import bus_factor
+
+UNKNOWN_FABRIC = "unknown"
 
 LARGEST_US = 1e15
 """No time is longer: thirty years."""
@@ -49,6 +51,9 @@ DTYPES = {
 LARGEST_ERROR = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
 """What the versions before 2022-08 accept in their `error` column (DeltaMaxValue in their
 src/common.cu); any error of an integer is wrong."""
+
+_LEAST_GB_PER_S = 0.5
+"""Slower rows are printed with too few digits to tell their bus factor."""
 
 _ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 _REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
@@ -117,6 +122,31 @@ class Ranks:
     groups: int = 1
 
 
+@dataclass(frozen=True)
+class Stated:
+    """What the user says of logs: what they leave open, and which half is asked for.
+
+    Attributes
+    ----------
+    fabric, node_fabric : str
+        Label of the network, and of the one inside a node (for tests of one node).
+    ranks : Ranks or None
+        Of tests that do not list theirs.
+    in_place : bool
+        Take the in-place times. The other half counts where the wanted one is blank.
+    """
+
+    fabric: str = ""
+    node_fabric: str = ""
+    ranks: Ranks | None = None
+    in_place: bool = False
+
+    def network(self, nodes: float) -> str:
+        """Label of the network that a test over so many nodes measured."""
+        label = self.node_fabric if nodes == 1 and self.node_fabric else self.fabric
+        return label or UNKNOWN_FABRIC
+
+
 @dataclass
 class Test:
     """One run of one collective.
@@ -131,6 +161,10 @@ class Test:
         Ranks of each process (threads x GPUs).
     ranks : Ranks or None
         Where the rows state them; else they follow from `devices`.
+    told : int
+        Ranks that the library names beside the table, 0 = none.
+    unit_s : float
+        Of the times.
     """
 
     name: str = ""
@@ -141,10 +175,12 @@ class Test:
     devices: list[Device] = field(default_factory=list)
     ranks: Ranks | None = None
     rows: list[Row] = field(default_factory=list)
+    told: int = 0
+    unit_s: float = 1e-6
 
 
-def ranks_of(test: Test) -> Ranks:
-    """Ranks and nodes of a test, from its list of devices.
+def ranks_of(test: Test, stated: Ranks | None = None) -> Ranks:
+    """Ranks and nodes of a test, from its list of devices; `stated` where that is not whole.
 
     Some versions list one device for each process, or cut the list short: the number of processes
     times their ranks counts where it is larger. Raises Unusable.
@@ -152,19 +188,33 @@ def ranks_of(test: Test) -> Ranks:
     if test.ranks is not None:
         return _checked(test.ranks)
     if not test.devices:
-        raise Unusable("the log does not list its ranks ('# Rank ... on HOST')")
+        if stated is not None:
+            return _checked(stated)
+        told = f"; the library counts {test.told}, but not their nodes" if test.told else ""
+        raise Unusable(
+            f"the log does not list its ranks ('# Rank ... on HOST'){told}: state them with "
+            "--ranks and --nodes"
+        )
     repeated = [rank for rank, n in Counter(d.rank for d in test.devices).items() if n > 1]
     if repeated:
         raise Unusable(
             f"rank {repeated[0]} is listed twice: the processes did not form one communicator "
             "(nccl-tests was built without MPI)"
         )
+    whole = test.per_process * len({(d.host, d.process) for d in test.devices})
+    last = max(device.rank for device in test.devices)
+    if last >= max(len(test.devices), whole):
+        if stated is not None:
+            return _checked(stated)
+        raise Unusable(
+            f"the list of ranks is not whole: {len(test.devices)} lines, the last of rank {last}; "
+            "state them with --ranks and --nodes"
+        )
     groups = Counter(device.group for device in test.devices)
     first = test.devices[0].group
     if len(set(groups.values())) > 1:
         raise Unusable("the groups of ranks are of different sizes")
     members = [device for device in test.devices if device.group == first]
-    whole = test.per_process * len({(d.host, d.process) for d in test.devices})
     count = max(len(members), whole // len(groups))
     hosts = Counter(device.host for device in members)
     if len(set(hosts.values())) > 1:
@@ -189,6 +239,8 @@ def collective_of(test: Test, ranks: Ranks) -> str:
     if not (test.is_sure and name):
         possible = _possible(test, ranks)
         if name not in possible:
+            if not possible and name in COLLECTIVES:
+                _check_factor(test, COLLECTIVES[name], ranks)
             if len(possible) != 1:
                 raise Unusable(
                     "the log does not say which test it is: by its numbers "
@@ -197,6 +249,7 @@ def collective_of(test: Test, ranks: Ranks) -> str:
             name = possible.pop()
     if name not in COLLECTIVES:
         raise Unusable(f"there is no curve for the collective '{name}'")
+    _check_factor(test, COLLECTIVES[name], ranks)
     return COLLECTIVES[name]
 
 
@@ -206,8 +259,56 @@ def plain_name(name: str) -> str:
     >>> plain_name("/opt/nccl-tests/build/all_reduce_perf_mpi"), plain_name("AllReduce")
     ('all_reduce', 'allreduce')
     """
-    plain = re.sub(r"_perf(_mpi)?$", "", name.strip().rsplit("/", 1)[-1].lower())
+    plain = re.sub(r"(_test)?_perf(_mpi)?$", "", name.strip().rsplit("/", 1)[-1].lower())
     return COLLECTIVES.get(plain, plain) if "_" in plain else plain
+
+
+def named_in(file_name: str) -> str:
+    """The test that a file is named after, "" where none or several are.
+
+    >>> named_in("2024-nccl_alltoall_2nodes.log"), named_in("all_reduce-all_gather.log")
+    ('all_to_all', '')
+    """
+    plain = re.sub(r"[^a-z]+", "_", file_name.lower())
+    found = {collective for name, collective in COLLECTIVES.items() if name in plain}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _bus_factor(test: Test) -> tuple[float, float] | None:
+    """Bus factor that the fastest row states, and how far its printed digits leave it open.
+
+    The bus bandwidth times the time over the size: `algbw` of versions before 2020 left out the
+    rank's own share of gathered sizes, `busbw` never did.
+    """
+    best = max(
+        (
+            (number(half.busbw), number(half.time) * test.unit_s * 1e6, number(row.size))
+            for row in test.rows
+            for half in (row.out_of_place, row.in_place)
+            if half is not None
+        ),
+        default=None,
+    )
+    if best is None or best[0] <= _LEAST_GB_PER_S or min(best) <= 0:
+        return None
+    busbw, time_us, size = best
+    return busbw * 1e9 * time_us * 1e-6 / size, 0.01 + 0.01 / busbw + 0.01 / time_us
+
+
+def _check_factor(test: Test, collective: str, ranks: Ranks) -> None:
+    """Raises Unusable where the rows are those of another number of ranks.
+
+    Groups that run at once count with all their ranks, as nccl-tests does.
+    """
+    stated = _bus_factor(test)
+    if stated is None:
+        return
+    expected = {float(bus_factor(collective, n)) for n in (ranks.ranks, ranks.ranks * ranks.groups)}
+    if all(abs(factor / stated[0] - 1) > stated[1] for factor in expected):
+        raise Unusable(
+            f"the rows have a bus factor of {stated[0]:.3g}, {collective} of {ranks.ranks} ranks "
+            f"has {min(expected):.3g}: is the list of ranks that of these rows?"
+        )
 
 
 def _possible(test: Test, ranks: Ranks) -> set[str]:
@@ -216,15 +317,9 @@ def _possible(test: Test, ranks: Ranks) -> set[str]:
     factors = {name: float(bus_factor(name, n)) for name in set(COLLECTIVES.values())}
     factors |= {"reduce": 1.0, "gather": (n - 1) / n, "scatter": (n - 1) / n}
     possible = set(factors)
-    best = max(
-        (half for row in test.rows for half in (row.out_of_place, row.in_place) if half),
-        key=lambda half: number(half.algbw),
-        default=None,
-    )
-    if best is not None and number(best.algbw) > 0.1:
-        ratio = number(best.busbw) / number(best.algbw)
-        # Both are printed with two decimals, large ones with fewer.
-        slack = 0.01 + 0.01 * (1 + ratio) / number(best.algbw)
+    stated = _bus_factor(test)
+    if stated is not None:
+        ratio, slack = stated
         possible = {name for name in possible if abs(factors[name] / ratio - 1) < slack}
     row = test.rows[0]
     if row.redop is not None:
@@ -258,29 +353,29 @@ class Measured:
     is_in_place: bool
 
 
-def usable(rows: Iterable[Row], in_place: bool) -> tuple[list[Measured], list[tuple[int, str]]]:
+def usable(test: Test, in_place: bool) -> tuple[list[Measured], list[tuple[int, str]]]:
     """Rows as measurements, and (line, reason) of the others.
 
     The asked-for half counts; the other one where that half is blank.
     """
     kept: list[Measured] = []
     lost: list[tuple[int, str]] = []
-    for row in rows:
+    for row in test.rows:
         try:
-            kept.append(_measured(row, in_place))
+            kept.append(_measured(row, in_place, test.unit_s))
         except Unusable as reason:
             lost.append((row.line, str(reason)))
     return kept, lost
 
 
-def _measured(row: Row, in_place: bool) -> Measured:
+def _measured(row: Row, in_place: bool, unit_s: float) -> Measured:
     wanted, other = (row.out_of_place, row.in_place)[:: -1 if in_place else 1]
     half = wanted or other
     if half is None:
         raise Unusable("both halves of the row are blank")
     if half.of_host:
         raise Unusable("cputime (option -C): a time of the host, not of the device")
-    size, time_us = number(row.size), number(half.time)
+    size, time_us = number(row.size), number(half.time) * unit_s * 1e6
     if size <= 0:
         raise Unusable(f"the size is '{row.size}', not a positive number of bytes")
     if not 0 < time_us <= LARGEST_US:

@@ -18,15 +18,17 @@ from seer.readers import nccl_json, nccl_text
 from seer.readers.nccl_records import (
     Measured,
     Ranks,
+    Stated,
     Test,
     Unusable,
     collective_of,
+    named_in,
     ranks_of,
     series_name,
     usable,
 )
 
-UNKNOWN_FABRIC = "unknown"
+NOTHING_STATED = Stated()
 
 Lost = tuple[int, str]
 _Sweep = tuple[Test, str, Ranks, list[Measured], list[str]]
@@ -38,16 +40,9 @@ def is_nccl_tests(text: str) -> bool:
 
 
 def read_nccl_tests(
-    text: str, path: str, *, fabric: str = "", in_place: bool = False
+    text: str, path: str, stated: Stated = NOTHING_STATED
 ) -> tuple[list[Measurements], list[Lost]]:
     """One table of all tests in a file, and (line, reason) of every row that cannot be used.
-
-    Parameters
-    ----------
-    fabric : str
-        Label of the network that was measured; "unknown" where it is not told.
-    in_place : bool
-        Take the in-place times. The other half counts where the wanted one is blank.
 
     Raises
     ------
@@ -58,12 +53,12 @@ def read_nccl_tests(
     sweeps: list[_Sweep] = []
     for ordinal, test in enumerate(tests, 1):
         try:
-            ranks = ranks_of(test)
+            ranks = ranks_of(test, stated.ranks)
             collective = collective_of(test, ranks)
         except Unusable as reason:
             lost += [(row.line, str(reason)) for row in test.rows]
             continue
-        kept, refused = usable(test.rows, in_place)
+        kept, refused = usable(test, stated.in_place)
         lost += refused
         if kept:
             sweeps.append((test, collective, ranks, kept, series_name(ordinal, ranks, kept)))
@@ -72,9 +67,10 @@ def read_nccl_tests(
         raise UnreadableError(
             "the log holds no usable row",
             where=f"{path}, line {lost[0][0]}" if lost else path,
-            why=lost[0][1] if lost else "there are no rows under the header",
+            why=lost[0][1] if lost else "there is no header line with rows under it",
+            hint="" if lost else "keep the line '#  size  count  type ... busbw' with its rows",
         )
-    return [_table(sweeps, path, fabric or UNKNOWN_FABRIC)], lost
+    return [_table(sweeps, path, stated)], lost
 
 
 def _tests(text: str, path: str) -> tuple[list[Test], list[Lost]]:
@@ -84,11 +80,11 @@ def _tests(text: str, path: str) -> tuple[list[Test], list[Lost]]:
         return nccl_json.read_rccl_csv(text, path), []
     tests, lost = nccl_text.read_log(text)
     for test in tests:  # the last resort; it must agree with the numbers
-        test.name = test.name or os.path.basename(path).split(".")[0]
+        test.name = test.name or named_in(os.path.basename(path))
     return tests, lost
 
 
-def _table(sweeps: Sequence[_Sweep], path: str, fabric: str) -> Measurements:
+def _table(sweeps: Sequence[_Sweep], path: str, stated: Stated) -> Measurements:
     """The columns of a collective table."""
     columns: dict[str, list[Any]] = {
         name: []
@@ -113,7 +109,7 @@ def _table(sweeps: Sequence[_Sweep], path: str, fabric: str) -> Measurements:
             "n_ranks": float(ranks.ranks),
             "n_nodes": float(ranks.nodes),
             "ranks_per_node": ranks.ranks / ranks.nodes,
-            "fabric": fabric,
+            "fabric": stated.network(ranks.nodes),
             "library": test.library or f"{unknown}-unknown",
         }
         for name, value in shared.items():

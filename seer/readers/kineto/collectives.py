@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,8 @@ NAMES = {
     "all_to_allv": ("all_to_all", False),
 }
 """Name in a trace -> collective, and whether its message size is that of the output."""
+
+Network = Callable[[int], str]
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def nodes_of(group: tuple[int, ...], gpus_of_host: int) -> int:
     return len({rank // gpus_of_host for rank in group}) if gpus_of_host > 0 else 0
 
 
-def rows_of(occurrences: Iterable[tuple[str, Occurrence]], fabric: str) -> list[Row]:
+def rows_of(occurrences: Iterable[tuple[str, Occurrence]], network: Network) -> list[Row]:
     """Rows of a collective table from the kernels of one or all ranks.
 
     Each occurrence comes with the name of its file. A row has `time_s`, `event` and `file` beside
@@ -151,7 +153,7 @@ def rows_of(occurrences: Iterable[tuple[str, Occurrence]], fabric: str) -> list[
         time_us = float(np.median(complete)) if complete else min(single)
         file, first = next(iter(orders.values()))[0]
         rows.append(
-            _row(what, fabric, len(complete), len(single))
+            _row(what, network(what.nodes), len(complete), len(single))
             | {"time_s": time_us * 1e-6, "spread": np.nan, "file": file, "event": first.event}
         )
     return rows

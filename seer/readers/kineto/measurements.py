@@ -17,7 +17,7 @@ import numpy as np
 
 from seer.calibration.measurements import Measurements
 from seer.errors import UnreadableError
-from seer.readers.kineto.collectives import Collective, Occurrence, collective_of, rows_of
+from seer.readers.kineto.collectives import Collective, Network, Occurrence, collective_of, rows_of
 from seer.readers.kineto.events import Event, Trace, number, open_trace
 from seer.readers.kineto.recipes import RECIPES, Call, Row, Unclear
 
@@ -252,8 +252,10 @@ def _communicate(samples: Samples, kernels: Sequence[_Kernel], trace: Trace) -> 
         orders[what] += 1
 
 
-def tables_of(traces: Sequence[Samples], fabric: str) -> list[Measurements]:
+def tables_of(traces: Sequence[Samples], network: Network) -> list[Measurements]:
     """Tables of all traces of one run: by file and kind, collectives of all ranks together.
+
+    `network` labels the fabric of a group that spans so many nodes.
 
     Raises UnreadableError when none of them gives a row.
     """
@@ -265,7 +267,7 @@ def tables_of(traces: Sequence[Samples], fabric: str) -> list[Measurements]:
                 dict(row) | _times(times_us) | {"event": samples.first[kind, row]}
             )
         tables += [_table(kind, rows, samples.file) for kind, rows in kinds.items()]
-    rows = rows_of(((s.file, one) for s in traces for one in s.collectives), fabric)
+    rows = rows_of(((s.file, one) for s in traces for one in s.collectives), network)
     for file in dict.fromkeys(row["file"] for row in rows):
         own = [{k: v for k, v in row.items() if k != "file"} for row in rows if row["file"] == file]
         tables.append(_table("collective", own, file))
