@@ -95,3 +95,4 @@ def score(
         output = Output(quiet)
         report.print_scores(found, output.console())
         output.warn(f"skipped {reason}" for reason in reasons[:10])
+        warn_unnamed(output, tables)

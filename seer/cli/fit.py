@@ -159,7 +159,7 @@ def fit(
     base = read_calibration(calibration_name) if calibration_name else None
     device = device or (base.device if base else Path(out.removesuffix(".gz")).stem)
     name = name or (Path(out.removesuffix(".gz")).stem if base else None)
-    logs = {
+    logs: dict[str, Any] = {
         "fabric": fabric or "",
         "node_fabric": node_fabric or "",
         "ranks": ranks,

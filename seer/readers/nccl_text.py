@@ -37,7 +37,8 @@ between the parts of one row."""
 _FIRST_VERSION = {"bytes": "size", "n": "count", "op": "redop", "res": "error"}
 """Columns of the versions for NCCL 1, whose times are in milliseconds."""
 _ALONE = re.compile(
-    r"^[^,\n]{0,60}?\b\d{1,15}[ \t]+\d+[ \t]+[a-z]\w*(?:[ \t]+[a-z]+)?(?:[ \t]+-?\d+)?(?:[ \t]+\d+\.\d+){3}[ \t]",
+    r"^[^,\n]{0,60}?\b\d{1,15}[ \t]+\d+[ \t]+[a-z]\w*(?:[ \t]+[a-z]+)?(?:[ \t]+-?\d+)?"
+    r"(?:[ \t]+\d+\.\d+){3}[ \t]",
     re.MULTILINE,
 )
 _BUSBW_LINE = re.compile(r"^[^\n]*\bbusbw\b", re.MULTILINE | re.IGNORECASE)
@@ -247,7 +248,7 @@ class _Log:
             self._open(text)
         elif self._table is not None and (row := self._table.row(text, number)) is not None:
             self._row(row, number, text)
-        elif self._cut is not None and self._continues(text):
+        elif self._continues(text):
             pass
         elif self._is_open and (begun := self._begun(text)) is not None:
             self._end_cut()
@@ -276,9 +277,7 @@ class _Log:
 
     def _continues(self, text: str) -> bool:
         """Whether a line goes on with the row that other output cut off; ends the row if whole."""
-        assert self._table is not None and self._cut is not None
-        values = self._table.numbers(text)
-        if not values:
+        if self._table is None or self._cut is None or not (values := self._table.numbers(text)):
             return False
         number, begun = self._cut
         row = self._table.row(f"{begun} {values}", number)
