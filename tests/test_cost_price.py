@@ -138,6 +138,12 @@ def test_a_batched_product_takes_as_long_as_its_batch_of_work() -> None:
     assert pricing.time_s[0] == pytest.approx(10 * (law(1024, 2048, 4096) - 5e-6), rel=0.1)
 
 
+def test_an_operator_of_many_small_kernels_takes_as_long_as_they_one_after_another() -> None:
+    alone = one(MEMORY).time_s[0]
+
+    assert one(MEMORY, batch=20, hbm_bytes=20 * MEMORY["hbm_bytes"]).time_s[0] == 20 * alone
+
+
 def test_nothing_is_faster_than_peak_flop_per_s() -> None:
     magic = fit_calibration([gemms()], "lab")
     (curve,) = magic.curves

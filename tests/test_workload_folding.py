@@ -152,7 +152,8 @@ def wide_plans(draw: st.DrawFn) -> Job:
             "shard_buffers": draw(SWITCH),
             "parameters": jobs.FRAMEWORK.parameters
             | {"fused_attention": 1.0}
-            | draw(st.sampled_from([{}, dict.fromkeys(PYTORCH, 1.0)])),
+            | draw(st.sampled_from([{}, dict.fromkeys(PYTORCH, 1.0)]))
+            | draw(st.sampled_from([{}, {"amax_history": 16.0}])),
         },
     )
 

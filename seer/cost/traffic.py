@@ -65,6 +65,8 @@ def price_memory(
             mine = rows[(names == name) & (backward == is_backward)]
             if len(mine):
                 _price(work, mine, name, is_backward, curves, cluster, sheet)
+                priced = mine[sheet.curve[mine] >= 0]
+                sheet.time_s[priced] *= _kernels(work, priced)
     _other_memory(rows, calibration, cluster, sheet)
 
 
@@ -117,7 +119,7 @@ def _price(
     cluster: Cluster,
     sheet: Sheet,
 ) -> None:
-    stated = work.hbm_bytes[rows]
+    stated = work.hbm_bytes[rows] / _kernels(work, rows)
     train_pass = "backward" if backward and name not in _EITHER_PASS else "forward"
     own = _best(curves, name, train_pass)
     if own is not None:
@@ -149,6 +151,11 @@ def _price(
     sheet.fill(rows, curve.evaluate(stated), index, Origin.derived)
     what = f"{name or 'a memory-bound operator'} {train_pass}"
     sheet.note("not measured, stated traffic over the throughput of streaming kernels", what)
+
+
+def _kernels(work: WorkTable, rows: Rows) -> Floats:
+    """Kernels that each row stands for (`batch`): each of its shape, all sharing its traffic."""
+    return np.maximum(work.batch[rows], 1).astype(np.float64)
 
 
 def _with_host(name: str, curve: MemoryCurve) -> bool:

@@ -30,6 +30,8 @@ class TemplateOperator:
         "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"), or "".
     formulas : mapping of column to Formula
         Columns of `WorkTable` and `backward_hbm_bytes` (memory traffic of the backward pass),
+        `kernels` and `backward_kernels` (how many kernels of this size a memory-bound operator
+        stands for, 1 unless stated; they share its traffic),
         `weight` (0 for a GEMM without weights), `precise` (1 for a GEMM that stays in 16 bits),
         `ring` (steps of a ring attention) and `ring_bytes` (sent in each), `beside` (compute
         operators that do not wait for a collective), `saves` (bytes of activation kept for the

@@ -52,7 +52,8 @@ class WorkTable:
         `OperatorKind`, `DType`, `Pass`.
     m, n, k, batch : int64
         gemm: C[m, n] = A[m, k] B[k, n], `batch` of them. attention: m = query length, n = key
-        length, k = head size, batch = sequences. memory: m rows of n columns.
+        length, k = head size, batch = sequences. memory: m rows of n columns, `batch`
+        kernels one after another that share its traffic.
     heads, kv_heads : int64
         Attention heads on this rank.
     causal : bool

@@ -25,6 +25,8 @@ FORMULA_COLUMNS = (
     "flop",
     "hbm_bytes",
     "backward_hbm_bytes",
+    "kernels",
+    "backward_kernels",
     "message_bytes",
     "weight",
     "precise",

@@ -15,9 +15,10 @@ from seer.workload.offload import away_bytes, gradient_bytes, link_row, on_host,
 from seer.workload.passes import GroupColumns, Operators, PassWriter, active_operators
 from seer.workload.program import Program, Rows
 from seer.workload.recompute import kept_by_operator
+from seer.workload.scales import scales_of, write_scales
 from seer.workload.schedules import Slot
 from seer.workload.segments import Part, Segment, write_segment
-from seer.workload.values import template_values
+from seer.workload.values import scale_history, template_values
 
 _NAMES = {
     Slot.forward: "forward",
@@ -52,6 +53,7 @@ class ChunkWriter:
         saved = self.saved_bytes(kinds, first, last)
         if slot == Slot.forward:
             parts = [self._arrival(first), *self._forward_parts(kinds, first, last)]
+            parts += self._scales(kinds, Pass.forward)
             return write_segment(name, self._rows, parts, saved, 0.0)
         inputs = sum(run * self.layer(kind).weight_input_bytes for kind, run in _runs(kinds))
         held = min(saved, inputs)
@@ -61,6 +63,7 @@ class ChunkWriter:
         working = self._working_bytes(kinds)
         weights = slot == Slot.backward
         parts = [self._arrival(last), *self._backward_parts(kinds, first, last, weights)]
+        parts += self._scales(kinds, Pass.backward)
         freed = saved + working - (0.0 if weights else held)
         prefetch = self._job.framework.backward_prefetch == "pre"
         return write_segment(name, self._rows, parts, working, freed, prefetch)
@@ -358,6 +361,15 @@ class ChunkWriter:
                 program.communicate(self._writer.collective(name, kind, "tp", message), "tp")
 
         return Part(self._written(("arrival", at_the_end), write))
+
+    def _scales(self, kinds: Sequence[LayerKind], passes: Pass) -> list[Part]:
+        layers = [(self.layer(kind), run) for kind, run in _runs(kinds)]
+        count = scales_of(self._job, layers, passes)
+
+        def write(program: Program) -> None:
+            write_scales(program, self._writer, self._memory_row, count, scale_history(self._job))
+
+        return [Part(self._written(("scales", count), write))] if count else []
 
     def _accumulate(self, program: Program, kind: LayerKind) -> None:
         """Adding a layer's gradients up, where that is a kernel of its own.

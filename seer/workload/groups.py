@@ -31,6 +31,7 @@ STREAMS = (
     "shard",
     "replicate",
     "edp",
+    "amax",
     TO_HOST,
     FROM_HOST,
     HOST,
@@ -77,7 +78,8 @@ def process_groups(parallelism: ParallelismSpec) -> dict[str, ProcessGroup]:
 
     "dp" holds the ranks that share dense weights (dp x cp), "edp" those that share an expert,
     "shard" those that parameters are sharded over with ZeRO-3 and "replicate" the copies of a
-    shard (HSDP).
+    shard (HSDP). "amax" are all ranks of a stage, which share the scales of delayed scaling
+    (get_amax_reduction_group in megatron/core/parallel_state.py: tp x cp x dp).
     """
     tp, etp, ep = parallelism.tp, parallelism.expert_tp, parallelism.ep
     replicas = parallelism.cp * parallelism.dp
@@ -97,6 +99,7 @@ def process_groups(parallelism: ParallelismSpec) -> dict[str, ProcessGroup]:
         ProcessGroup("edp", etp * ep, parallelism.expert_dp),
         ProcessGroup("shard", tp, shard),
         ProcessGroup("replicate", tp * shard, replicas // shard),
+        ProcessGroup("amax", 1, tp * replicas),
     )
     return {group.name: group for group in groups}
 
@@ -107,7 +110,7 @@ def groups_cut(parallelism: ParallelismSpec, cluster: Cluster) -> dict[str, int]
     Ranks fill the domains one after another.
     """
     # these lie inside dp, and where experts are not spread also those of experts do
-    inside = {"shard", "replicate"} | ({"etp", "edp"} if parallelism.ep == 1 else set())
+    inside = {"shard", "replicate", "amax"} | ({"etp", "edp"} if parallelism.ep == 1 else set())
     found = {}
     for name, group in process_groups(parallelism).items():
         block = group.stride * group.size

@@ -12,8 +12,10 @@ from seer.workload.chunks import ChunkWriter
 from seer.workload.groups import STREAMS
 from seer.workload.passes import GroupColumns
 from seer.workload.program import Rows
+from seer.workload.scales import GROUP
 from seer.workload.schedules import Schedule
 from seer.workload.segments import Segment
+from seer.workload.values import scale_history
 
 MOST_SLOTS = 2_000_000
 """Passes of all remembered schedules: about 200 bytes each."""
@@ -55,14 +57,13 @@ class Parts:
         It is the job but for: what lies outside a chunk (its schedule, how many stages beyond one,
         which layers each holds); how many micro-batches there are beyond one; and, while neither
         gradients nor parameters are sharded inside a segment, the number of replicas, their groups
-        in `columns`, and whether the optimizer is sharded.
+        in `columns` (but that of delayed scales), and whether the optimizer is sharded.
         """
         plan, training = job.parallelism, job.training
         sharded = plan.zero >= 2
+        unread = {*(() if sharded else REPLICAS), *(() if scale_history(job) else (GROUP,))}
         groups = tuple(
-            tuple(sorted(columns[name].items()))
-            for name in STREAMS[1:]
-            if sharded or name not in REPLICAS
+            tuple(sorted(columns[name].items())) for name in STREAMS[1:] if name not in unread
         )
         plan = replace(
             plan,

@@ -123,6 +123,6 @@ def shape_columns(
         "m": m,
         "n": n,
         "k": k,  # of an embedding the rows of the vocabulary, else 0
-        "batch": batch,
+        "batch": int(values.get("kernels" if forward else "backward_kernels", batch)),
         "hbm_bytes": float(values["hbm_bytes" if forward else "backward_hbm_bytes"]),
     }

@@ -107,6 +107,13 @@ def casts(job: Job) -> dict[str, float]:
     }
 
 
+def scale_history(job: Job) -> int:
+    """Passes that the scales of tensors look back on where scaling is delayed, else 0."""
+    given = job.framework.parameters
+    delayed = job.training.precision == "fp8" and not given.get("amax_pass", 0.0)
+    return int(given.get("amax_history", 0.0)) if delayed else 0
+
+
 def quantises_apart(job: Job) -> bool:
     """Whether casts to the type of the layers' products are operators of their own."""
     return _is_quantised(job) and bool(job.framework.parameters.get("quantises", 0.0))
