@@ -43,7 +43,7 @@ def reductions(job: Job) -> Counter[tuple[int, float]]:
 def test_each_pass_of_a_chunk_reduces_its_scales_over_all_ranks_of_the_stage() -> None:
     # 8 layers of 4 products (queries, keys and values joined), 2 stages of 2 chunks: 2 layers each.
     # Scales of input, weight and output forward, of the gradients of output and input backward
-    job = delayed(tp=2, pp=2, vpp=2, dp=2, cp=2, schedule="interleaved-1f1b", micro_batches=4)
+    job = delayed(tp=2, pp=2, vpp=2, dp=2, cp=2, schedule="interleaved", micro_batches=4)
 
     passes = 4 * 2 * 2  # micro-batches, stages, chunks; both directions
     products = 2 * 4
