@@ -165,6 +165,24 @@ def test_a_captured_scope_is_one_launch_with_its_first_operator_and_back_with_it
     assert found["router forward"] == 1.0  # outside
 
 
+@pytest.mark.parametrize("recompute", [(), ("moe_act",)])
+@pytest.mark.parametrize(("activation", "waits"), [("clamped_swiglu", 1), ("swiglu", 0)])
+def test_the_host_waits_wherever_a_clamped_activation_runs(
+    activation: str, waits: int, recompute: tuple[str, ...]
+) -> None:
+    job = counted(host_waits={"expert activation": "1 if clamped else 0"})
+    model = replace(job.model, activation=activation)
+    again = "selective" if recompute else "none"
+    training = replace(job.training, recompute=again, recompute_modules=recompute)
+    plan = lay_out(replace(job, model=model, training=training), jobs.template())
+    assert plan.issue is not None
+    waited = np.flatnonzero(plan.issue.waits)
+    assert [plan.work.name[row] for row in waited] == ["expert activation forward"] * waits
+    passes = {s.name.split()[0] for s in plan.segments if np.isin(waited, s.work_id).any()}
+    where = {"forward", "backward"} if recompute else {"forward"}
+    assert passes == (where if waits else set())
+
+
 def test_a_graph_of_the_whole_iteration_leaves_nothing_to_launch_and_no_wait() -> None:
     job = counted(cuda_graphs=("full_iteration",), host_waits={"dispatch": "1"})
     assert lay_out(job, jobs.template()).issue is None
