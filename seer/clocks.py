@@ -160,14 +160,20 @@ def _at_peak_s(plan: Plan) -> Floats:
     )
 
 
-def _passes(plan: Plan) -> list[tuple[int, Segment, int]]:
-    """Row, segment, and how many virtual stages have it as a pass.
-
-    Where groups lie differently every class of ranks counts alike.
-    """
-    if plan.placed is not None:
-        return [(row, segment, 1) for row, segment in plan.played_segments]
-    numbers, counts = np.unique(plan.segment_of[plan.segment_of >= 0], return_counts=True)
-    rows = plan.segment_row[numbers].tolist()
-    segments = [plan.segments[number] for number in numbers.tolist()]
-    return list(zip(rows, segments, counts.tolist(), strict=True))
+def _passes(plan: Plan) -> list[tuple[int, Segment, float]]:
+    """Row, segment, and how many virtual stages have it as a pass, on average over their ranks."""
+    _, virtual = has = np.nonzero(plan.segment_of >= 0)
+    rows = plan.segment_row[plan.segment_of[has]]
+    if plan.placed is None:
+        numbers, counts = np.unique(rows, return_counts=True)
+    else:
+        of = plan.placed.places.classes.of
+        stage = np.empty(plan.segment_of.shape[1], np.int64)
+        for number, held in enumerate(plan.schedule.virtual_stage):
+            stage[held] = number
+        by_class = plan.placed.segment_row[rows, stage[virtual]]
+        numbers, at = np.unique(by_class, return_inverse=True)
+        share = np.bincount(of, minlength=by_class.shape[1]) / len(of)
+        counts = np.bincount(at.ravel(), weights=np.tile(share, len(by_class)))
+    count = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    return [(row, one, count[row]) for row, one in plan.played_segments if row in count]

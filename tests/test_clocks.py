@@ -17,6 +17,7 @@ from seer.clocks import NO_FACTOR, Demand, Factor, declared_factor
 from seer.cost.physics import peak_of
 from seer.forecast import forecast, prepare
 from seer.graph import MATRIX
+from seer.placement import Placement
 from seer.plans import Reuse, evaluate
 from seer.readers import read_calibration, read_job
 from seer.validate import LimitedRun, Response, power_limit
@@ -86,6 +87,16 @@ def test_the_demand_of_a_plan_is_counted_from_its_passes_without_the_bubbles() -
     assert found.total_s >= found.matrix_s
     more = prepare(jobs.job(pp=4, micro_batches=16), template=jobs.template())
     assert more.demand().utilization == pytest.approx(found.utilization)
+
+
+def test_a_placement_in_which_every_group_lies_as_before_has_the_same_clock() -> None:
+    # 4 replicas of 2 ranks fill a node; two blocks of 8 of the 16 replicas, 2 nodes each
+    split = {"parallelism.pp": 4, "parallelism.tp": 2, "gpus": 128, "training.global_batch": 256}
+    packed = read_job("llama3-8b-64xh100", split)
+    blocks = replace(packed, placement=Placement("two blocks", replica_blocks=2))
+    asked, found = prepare(packed).demand(), prepare(blocks).demand()
+    assert found.at_peak_s / found.total_s == pytest.approx(asked.at_peak_s / asked.total_s)
+    assert found.matrix_s / found.total_s == pytest.approx(asked.matrix_s / asked.total_s)
 
 
 def limited(folder: Path, share: float) -> str:

@@ -200,6 +200,17 @@ def test_two_levels_between_sites_are_never_faster_than_one_site() -> None:
             assert seconds(kind, two, span, size, known) >= 0.97 * flat
 
 
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("size", [1e4, 1e6, 1e8, 1e10])
+def test_two_levels_take_no_longer_than_the_ring_that_they_replace(kind: str, size: float) -> None:
+    known, span = h100(), packed(64)
+    for km, ratio in ((0.0, 1.0), (100.0, 1.0), (1000.0, 32.0)):
+        fields = {"distance_km": km, "oversubscription": ratio}
+        flat = seconds(kind, cluster((3, fields)), span, size, known)
+        two = seconds(kind, cluster((3, {**fields, "algorithm": "two-level"})), span, size, known)
+        assert two <= flat * (1 + 1e-9)
+
+
 def test_large_messages_between_sites_take_the_exchange_of_their_shards() -> None:
     # 10 GB over two pods of 256 ranks: each exchanges 2 x 1/2 x 10 GB / 256 at NIC / 256 of its
     # own; chunks hide what is done inside, and measured networks reach some 90 % of the wire.

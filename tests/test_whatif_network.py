@@ -183,6 +183,16 @@ def test_no_distance_and_a_wide_link_cost_little_and_more_of_either_costs_more()
             assert times == sorted(times)
 
 
+def test_replicas_over_two_sites_without_distance_run_as_on_one() -> None:
+    # a stage's replicas fill whole nodes on either side: the groups lie as they do on one site
+    subject = job(gpus=128, training={**SMALL["training"], "global_batch": 256})
+    found = compared(
+        subject, distances_km=(0.0,), oversubscriptions=(1.0,), dimensions=("dp", "zero")
+    )
+    for row in found.rows:
+        assert row.iteration_time_s == pytest.approx(row.plan_one_site_s, rel=1e-9)
+
+
 def test_pinned_up_links_never_help_and_hold_back_those_who_send_alone() -> None:
     found = compared(poolings=("pooled", "pinned"), dimensions=("pp", "dp"))
     by = {(r.dimension, r.pooling, r.oversubscription): r.iteration_time_s for r in found.rows}

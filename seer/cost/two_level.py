@@ -28,7 +28,8 @@ def price_two_level(group: Group, cluster: Cluster, price: Callable[[Group], Pri
     inside, all-reduce across, all-gather inside). Across, each member exchanges its shard with its
     partners in the other domains: together they send the buffer once each way for an all-reduce
     between two domains, half of it for a reduce-scatter or an all-gather. All of them send at once.
-    It is not credited with being faster than one ring would be if there were no far tier.
+    Where one ring over all domains is faster (small messages over a short distance), that is taken;
+    nothing is credited with being faster than the ring would be if there were no far tier.
     """
     span = group.span
     assert span is not None
@@ -62,9 +63,10 @@ def price_two_level(group: Group, cluster: Cluster, price: Callable[[Group], Pri
         return parts, whole + (chunks - 1.0) * np.max(busy, axis=0)
 
     tried = [times(chunks) for chunks in CHUNKS]
-    flat = Way(1, group.way.nic_bytes_per_s, group.way.nic_bytes_per_s, 0.0, False)
-    on_one_site = price(replace(group, way=flat)).estimate.time_s
-    best = np.maximum(np.min([whole for _, whole in tried], axis=0), on_one_site)
+    ring = price(replace(group, way=group.way._replace(two_level=False))).estimate.time_s
+    near = Way(1, group.way.nic_bytes_per_s, group.way.nic_bytes_per_s, 0.0, False)
+    on_one_site = price(replace(group, way=near)).estimate.time_s
+    best = np.maximum(np.min([ring, *(whole for _, whole in tried)], axis=0), on_one_site)
     leader = tried[0][0][kept.index(across_at)]
     spread = np.max([p.estimate.spread for p in tried[0][0]], axis=0)
     note = f"two-level, across {tier.name} in chunks", words_of(group)
