@@ -212,6 +212,22 @@ def test_the_command_prints_the_contract_and_writes_the_winner(tmp_path, capsys)
     assert read_job(str(flags)).parallelism.tp == 2
 
 
+def test_the_top_plans_are_listed_and_the_others_only_when_asked_for(capsys):
+    arguments = ["whatif", "search", "llama3-8b-64xh100", "--top", "2", "--json", "--on", "here"]
+    arguments += ["--only", "parallelism.tp=2", "--only", "parallelism.schedule=1f1b"]
+    arguments += ["--only", "parallelism.cp=1"]
+    assert main(arguments) == 0
+    top = json.loads(capsys.readouterr().out)
+    assert main([*arguments, "--all"]) == 0
+    every = json.loads(capsys.readouterr().out)
+    assert len(top["plans"]) == 2 < len(every["plans"]) == every["played"] == top["played"]
+    assert every["plans"][:2] == top["plans"]
+    times = [plan["iteration_time_s"] for plan in every["plans"]]
+    assert times == sorted(times)
+    assert main([one for one in [*arguments, "--all"] if one != "--json"]) == 2
+    assert "--all" in capsys.readouterr().err
+
+
 def test_sampled_plans_are_plans_of_the_space():
     pytest.importorskip("optuna")
     from seer.whatif.guided import guided

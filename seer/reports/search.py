@@ -12,7 +12,7 @@ from rich.text import Text
 import seer
 from seer.reports.sweep import plan_json, short_names
 from seer.units import format_bytes, format_seconds
-from seer.whatif.search import Search
+from seer.whatif.search import Search, reason_of
 
 SCHEMA = "seer.search/1"
 
@@ -20,17 +20,26 @@ _QUIET = ("parallelism.dp", "parallelism.sequence_parallel")
 """Paths that follow from the others."""
 
 
-def to_json(found: Search, best_spec: Mapping[str, Any], flags: str | None) -> dict[str, Any]:
-    """Plain data with the keys of the contract; only `seconds` and `plans_per_s` are of the run."""
+def to_json(
+    found: Search, best_spec: Mapping[str, Any], flags: str | None, every: bool = False
+) -> dict[str, Any]:
+    """Plain data with the keys of the contract; only `seconds` and `plans_per_s` are of the run.
+
+    With `every` the plans that were played and are not among the best follow these.
+    """
+    reasons = [*found.reasons]
+    if every:
+        reasons += [reason_of(one, found.plans[0], found.objective) for one in found.others]
+    listed = [*found.plans, *found.others][: len(reasons)]
     plans = [
-        {**plan_json(plan), "reason": reason}
-        for plan, reason in zip(found.plans, found.reasons, strict=True)
+        {**plan_json(plan), "reason": reason} for plan, reason in zip(listed, reasons, strict=True)
     ]
     return {
         "schema": SCHEMA,
         "job": found.job.name,
         "objective": found.objective,
         "plans": plans,
+        "played": len(found.plans) + len(found.others),
         "best": {
             "set": dict(found.plans[0].edits),
             "job": dict(best_spec),
@@ -47,11 +56,11 @@ def to_json(found: Search, best_spec: Mapping[str, Any], flags: str | None) -> d
     }
 
 
-def print_search(found: Search, console: Console, top: int) -> None:
+def print_search(found: Search, console: Console) -> None:
     """The best plans, why the others are slower, and what was skipped."""
     console.print(Text(found.job.name, style="bold"))
     console.print()
-    console.print(_table(found, top))
+    console.print(_table(found))
     console.print()
     fewer = f"{found.evaluated:,} of {found.space:,} plans were played"
     if found.proved:
@@ -65,9 +74,9 @@ def print_search(found: Search, console: Console, top: int) -> None:
         console.print(Text(f"  {count:>6,}  {reason}"))
 
 
-def _table(found: Search, top: int) -> Group:
+def _table(found: Search) -> Group:
     """The plans, with the choices in which they differ; what they share in a line before."""
-    shown = found.plans[:top]
+    shown = found.plans
     every = dict.fromkeys(path for plan in shown for path in plan.edits if path not in _QUIET)
     names = dict(zip(every, short_names([*every]), strict=True))
     values = {path: {str(plan.edits.get(path, "")) for plan in shown} for path in every}
@@ -77,7 +86,7 @@ def _table(found: Search, top: int) -> Group:
     for head in (*(names[path] for path in paths), "time", "MFU", "memory", ""):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("than the best", overflow="fold")
-    for plan, reason in zip(shown, found.reasons, strict=False):
+    for plan, reason in zip(shown, found.reasons, strict=True):
         cells = [
             *(f"{plan.edits.get(path, '')}" for path in paths),
             format_seconds(plan.iteration_time_s),

@@ -119,10 +119,11 @@ class _Sampled:
         rows = ranked({i: self._plans[i] for i in once.values()})
         plans = sorted(rows, key=lambda p: (not p.fits, self._scores[p.index], p.index))
         best = self._asked[plans[0].index][1].job
+        plans = [replace(plan, index=place) for place, plan in enumerate(plans)]
         return Search(
             job=job,
             objective=self._objective,
-            plans=tuple(replace(plan, index=place) for place, plan in enumerate(plans[:top])),
+            plans=tuple(plans[:top]),
             reasons=tuple(reason_of(p, plans[0], self._objective) for p in plans[:top]),
             best_job=best,
             space=self.done,
@@ -132,4 +133,5 @@ class _Sampled:
             invalid=dict(self._refused.most_common()),
             seconds=seconds,
             proved=False,
+            others=tuple(plans[top:]),
         )

@@ -37,10 +37,9 @@ class Search:
     job : Job
     objective : str
     plans : tuple of SweptPlan
-        The best first. All that could be among the `top`, and no others: they do not depend on
-        how many workers there were. `pareto` is the front among them.
+        The `top` that were asked for, the best first.
     reasons : tuple of str
-        Of each plan: why it is best, or what makes it slower than the best.
+        Of each of them: why it is best, or what makes it slower than the best.
     best_job : Job
         The plan of `plans[0]`.
     space : int
@@ -54,6 +53,10 @@ class Search:
         Choices that no plan can make, and plans that are refused or do not fit.
     proved : bool
         Every plan of the space was evaluated or skipped by a bound.
+    others : tuple of SweptPlan
+        Plans that were played and are not among the `top`, the best first: all whose bound does not
+        exclude them, however many workers there were. `pareto` is the front among these and
+        `plans` together.
     """
 
     job: Job
@@ -68,6 +71,7 @@ class Search:
     invalid: Mapping[str, int]
     seconds: float
     proved: bool = True
+    others: tuple[SweptPlan, ...] = ()
 
     @property
     def plans_per_s(self) -> float:
@@ -219,12 +223,14 @@ class _Hunt:
             )
         plans = sorted(ranked(chosen), key=lambda p: (not p.fits, self._scores[p.index], p.index))
         best = self._queue[plans[0].index].candidate.job
+        plans = [replace(plan, index=place) for place, plan in enumerate(plans)]
+        shown = plans[: self._top]
         space = len(self._queue) + self._over_memory
         return Search(
             job=self._job,
             objective=self._objective,
-            plans=tuple(replace(plan, index=place) for place, plan in enumerate(plans)),
-            reasons=tuple(reason_of(plan, plans[0], self._objective) for plan in plans),
+            plans=tuple(shown),
+            reasons=tuple(reason_of(plan, shown[0], self._objective) for plan in shown),
             best_job=best,
             space=space,
             evaluated=needed,
@@ -232,6 +238,7 @@ class _Hunt:
             too_slow=len(self._queue) - needed,
             invalid=self._invalid(needed),
             seconds=seconds,
+            others=tuple(plans[self._top :]),
         )
 
     def _why(self, needed: int) -> str:

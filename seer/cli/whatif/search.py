@@ -22,6 +22,7 @@ from seer.cli.options import (
 from seer.cli.output import Output, print_json
 from seer.cli.whatif.lists import counts_of
 from seer.cli.whatif.sweep import OnOption
+from seer.errors import UsageError
 
 if TYPE_CHECKING:
     from seer.whatif.search import Search, Watch
@@ -62,6 +63,9 @@ OnlyOption = Annotated[
     ),
 ]
 TopOption = Annotated[int, typer.Option("--top", help="How many of the best plans.", min=1)]
+AllOption = Annotated[
+    bool, typer.Option("--all", help="With --json: every plan that was played, not the best alone.")
+]
 ExhaustiveOption = Annotated[
     bool, typer.Option("--exhaustive", help="Play every plan, also those too slow by their bound.")
 ]
@@ -87,6 +91,7 @@ def search(
     limit: LimitOption = Limit.memory,
     only: OnlyOption = None,
     top: TopOption = 10,
+    every: AllOption = False,
     exhaustive: ExhaustiveOption = False,
     trials: TrialsOption = None,
     on: OnOption = "auto",
@@ -111,6 +116,9 @@ def search(
     from seer.whatif.winner import base_of, gpus_of, spec_of
 
     speaker = Output(quiet)
+    if every and not json:
+        hint = "--all --json, or a larger --top"
+        raise UsageError("--all is for the object of --json", where="--all", hint=hint)
     counts = counts_of(gpus, "--gpus", "number of GPUs", "64,128") if gpus is not None else []
     flags = {"gpus": counts[0] if counts else None, "cluster": cluster, "calibration": calibration}
     changes = changes_of(flags, set_)
@@ -136,9 +144,9 @@ def search(
     if megatron and text is not None:
         write_whole(megatron, text)
     if json:
-        print_json(report.to_json(found, best, text))
+        print_json(report.to_json(found, best, text, every))
     else:
-        report.print_search(found, speaker.console(), top)
+        report.print_search(found, speaker.console())
 
 
 def _flags(found: Search, speaker: Output) -> str | None:
