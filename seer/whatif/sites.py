@@ -42,7 +42,8 @@ def cut_into_sites(
     """The cluster as `sites` equal sites of a job of `gpus` GPUs, joined by a wide-area tier.
 
     Inside a site its tiers stay what they are. The wide-area tier has the bandwidth of the network
-    over `oversubscription`.
+    over `oversubscription`, and without distance the latency of the tier that the job crosses on one
+    site.
 
     Raises
     ------
@@ -61,11 +62,12 @@ def cut_into_sites(
     inside = [tier for tier in near.tiers[1:] if 0 < tier.size < size and size % tier.size == 0]
     outermost = next((t for t in near.tiers[1:] if not 0 < t.size < size), near.tiers[-1])
     site = replace(outermost, size=size)
+    crossed = next((t for t in near.tiers[1:] if not 0 < t.size < gpus), near.tiers[-1])
     wide = Tier(
         WIDE_AREA,
         0,
         cluster.network.bandwidth_bytes_per_s,
-        site.latency_s,
+        crossed.latency_s,
         oversubscription=oversubscription,
         pooling=pooling,
         distance_km=distance_km,
