@@ -318,3 +318,15 @@ def test_wrong_options_are_refused_in_words(
     done = seer(["whatif", name, "llama3-8b-64xh100", *options], tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_a_job_on_one_host_has_nothing_to_place() -> None:
+    small = {"gpus": 4, "parallelism": {"tp": 4}, "training": {**TRIPLE, "global_batch": 8}}
+    with pytest.raises(InfeasibleError, match="lie on one host"):
+        placements(job(**small))
+
+
+def test_hosts_that_a_job_fills_in_part_are_hosts_of_its_rack() -> None:
+    # 12 GPUs are two hosts of 8, on a network without racks
+    found = placements(job(gpus=12, parallelism={"tp": 4}, training=TRIPLE))
+    assert found.rack_hosts == 2

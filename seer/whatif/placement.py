@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from seer.calibration import Calibration
-from seer.errors import UsageError
+from seer.errors import InfeasibleError, UsageError
 from seer.forecast import Forecast, forecast
 from seer.placement import Placement
 from seer.readers import read_calibration
@@ -84,12 +84,17 @@ def placements(
     ------
     UsageError
         A slice is larger than a rack.
+    InfeasibleError
+        The job lies on one host.
     """
     calibration = calibration or read_calibration(job.calibration)
     cluster = job.cluster
     tier = 0 if cluster.host < cluster.devices_per_node else 1
-    rack_gpus = cluster.domain(tier) or job.gpus
-    hosts = rack_gpus // cluster.host
+    if job.gpus <= cluster.host:
+        what = f"the {job.gpus} GPUs of {job.name} lie on one host: there is nothing to place"
+        raise InfeasibleError(what, where=job.name, hint="a job of more GPUs")
+    hosts = -(-(cluster.domain(tier) or job.gpus) // cluster.host)
+    rack_gpus = hosts * cluster.host
     given = slice_hosts or (max(hosts * 8 // 9, 1) if tier == 0 else hosts)
     part = fragment_hosts or max(hosts * 3 // 4, 1)
     for option, count in (("--slice", given), ("--fragment", part)):
