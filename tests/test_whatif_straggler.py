@@ -76,8 +76,15 @@ def test_slower_parts_never_make_a_step_shorter_and_more_is_never_better() -> No
         assert times[-1] > times[0]
 
 
-@pytest.mark.parametrize(("factor", "stage"), [(1.0, 0), (0.5, 0), (float("nan"), 0), (2.0, 9)])
-def test_what_slows_nothing_or_is_not_there_is_refused(factor: float, stage: int) -> None:
+@pytest.mark.parametrize("name", [PIPELINE, SMALL])
+def test_a_part_as_fast_as_the_others_costs_nothing(name: str) -> None:
+    for row in straggle(read_job(name), [Straggler(part, 1.0, 0) for part in Part]):
+        assert row.slowdown == pytest.approx(1.0, abs=1e-12)
+        assert row.own_delay_s == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("factor", "stage"), [(0.99, 0), (0.5, 0), (float("nan"), 0), (2.0, 9)])
+def test_what_is_faster_or_is_not_there_is_refused(factor: float, stage: int) -> None:
     with pytest.raises(UsageError):
         straggle(read_job(SMALL), [Straggler(Part.gpu, factor, stage)])
 

@@ -128,8 +128,8 @@ def _measured(name: str, step: str | None, rank: int | None, output: Output) -> 
             what = f"a trace of the format '{files.format}' has no recorded times to compare with"
             raise UsageError(what, where=name, hint="traces of the PyTorch profiler have")
         options = TraceOptions(step=step)
-        recording = read_kineto(files.paths, options, name=name, progress=output.progress)
-        output.progress("")
+        with output.watching() as say:
+            recording = read_kineto(files.paths, options, name=name, progress=say)
         output.warn(recording.warnings)
         return sides.of_recording(recording, rank)
     saved = _saved(name)

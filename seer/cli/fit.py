@@ -229,20 +229,19 @@ def _fit(
     from seer.api.fitting import fit_tables
     from seer.processes import usable_cores
 
-    calibration = fit_tables(
-        tables,
-        files,
-        options["device"],
-        name=name,
-        form=options["form"].value,
-        prefer=options["prefer"] or (),
-        date=day,
-        commands=[command],
-        processes=usable_cores(),
-        progress=lambda curve, done, total: output.progress(f"{done} of {total}: {curve}"),
-    )
-    output.progress("")
-    return calibration
+    with output.watching() as say:
+        return fit_tables(
+            tables,
+            files,
+            options["device"],
+            name=name,
+            form=options["form"].value,
+            prefer=options["prefer"] or (),
+            date=day,
+            commands=[command],
+            processes=usable_cores(),
+            progress=lambda curve, done, total: say(f"{done} of {total}: {curve}"),
+        )
 
 
 def _show(calibration: Calibration, reasons: list[str], json: bool, output: Output) -> None:

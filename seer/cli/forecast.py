@@ -290,8 +290,8 @@ def of_trace(
         from seer.readers.kineto.summary import read_kineto
         from seer.replay.forecast import forecast_recording
 
-        recording = read_kineto(files.paths, options, name=path, progress=output.progress)
-        output.progress("")
+        with output.watching() as say:
+            recording = read_kineto(files.paths, options, name=path, progress=say)
         return forecast_recording(
             recording,
             cluster=cluster,
@@ -303,7 +303,7 @@ def of_trace(
     if edits:
         raise UsageError("a workload of this format cannot be edited", where=f"--set {edits[0]}")
     return forecast_traced(
-        read_trace(path, options),
+        read_trace(files, options),
         cluster=read_cluster(cluster) if cluster else None,
         calibration=calibration,
     )

@@ -24,8 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     try:
         from seer.cli.app import command  # the schema of all commands costs 0.1 s to build
+        from seer.readers.files import keep_inputs
 
-        result = command().main(args=arguments, prog_name="seer", standalone_mode=False)
+        with keep_inputs():
+            result = command().main(args=arguments, prog_name="seer", standalone_mode=False)
         sys.stdout.flush()
         if result == INTERRUPTED:  # the parser answers Ctrl-C with this code and no word
             return _say("interrupted", INTERRUPTED)
@@ -53,6 +55,8 @@ def _other(error: Exception, debug: bool) -> int:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "seer"
         what = error.format_message().replace("Value error, ", "")  # how pydantic begins
+        if not what:  # no command was given: its help is printed, and says all
+            return 2
         return _say(f"error: {what}\n  try: {path} --help", 2)
     if type(error).__name__ == "Abort":
         return _say("interrupted", INTERRUPTED)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,21 @@ class Output:
         """A line that the next one replaces; only on a terminal."""
         if not self.quiet and sys.stderr.isatty():
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    @contextmanager
+    def watching(self) -> Iterator[Callable[[str], None]]:
+        """What takes lines of progress; the last one is wiped when the work ends or fails."""
+        try:
+            yield self.progress
+        finally:
+            self.progress("")
+
+    @contextmanager
+    def counting(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """What takes how many of how many are done."""
+        with self.watching() as say:
+            say(f"{what}: preparing")
+            yield lambda done, total: say(f"{what}: {done:,} of {total:,}")
 
 
 def one_result(json: bool, csv: bool) -> None:

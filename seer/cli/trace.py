@@ -70,13 +70,14 @@ def info(
     output = Output(quiet)
     options = parse_given(given or (), gpus)
     options = replace(options, look=True, step=step, patterns=patterns)
-    found = read_trace(trace, options, progress=output.progress).summary
-    output.progress("")
+    files = find_traces(trace)
+    with output.watching() as say:
+        found = read_trace(files, options, progress=say).summary
     if json:
         print_json(to_json(found))
     else:
         print_trace_info(found, output.console())
-    idle = unasked(given or (), gpus, find_traces(trace).format)
+    idle = unasked(given or (), gpus, files.format)
     output.warn([*idle, *found.warnings])
 
 
@@ -110,8 +111,8 @@ def replay(
         raise UsageError(what, where=trace, hint="traces of the PyTorch profiler (Kineto) have")
     factors = _factors(scale or ())
     options = TraceOptions(step=step, patterns=patterns)
-    recording = read_kineto(files.paths, options, name=trace, progress=output.progress)
-    output.progress("")
+    with output.watching() as say:
+        recording = read_kineto(files.paths, options, name=trace, progress=say)
     found = play_again(recording, factors)
     if timeline:
         from seer.reports.chrome_trace import write_chrome_trace
@@ -159,7 +160,9 @@ def convert(
 
     output = Output(quiet)
     options = parse_given(given or (), gpus)
-    found = read_trace(trace, options, every_rank=to == "chakra")
+    files = find_traces(trace)
+    with output.watching() as say:
+        found = read_trace(files, options, every_rank=to == "chakra", progress=say)
     written = write_trace(found, out, to)
     if json:
         names = [str(path) for path in written]
@@ -168,5 +171,5 @@ def convert(
     else:
         more = f" and {len(written) - 1} more" if len(written) > 1 else ""
         print(f"{written[0]}{more}: {len(found.graph):,} operators")
-    idle = unasked(given or (), gpus, find_traces(trace).format)
+    idle = unasked(given or (), gpus, files.format)
     output.warn([*idle, *found.summary.warnings])

@@ -79,13 +79,13 @@ def validate(
     if fail_above is not None and not 0 <= fail_above < math.inf:
         what = f"{fail_above:g} is not a threshold"
         raise UsageError(what, where="--fail-above", hint="a fraction: 0.1 is a mean error of 10 %")
-    prepared = prepare_runs(
-        runs,
-        calibration=read_calibration(calibration) if calibration else None,
-        progress=lambda done, total: output.progress(f"run {done} of {total}"),
-    )
-    found = score(prepared, level=level.value, steps=own_steps)
-    output.progress("")
+    with output.watching() as say:
+        prepared = prepare_runs(
+            runs,
+            calibration=read_calibration(calibration) if calibration else None,
+            progress=lambda done, total: say(f"run {done} of {total}"),
+        )
+        found = score(prepared, level=level.value, steps=own_steps)
     if not found.rows:
         reasons = [f"{count} x {reason}" for reason, count in report.skip_counts(found)[:5]]
         why = "; ".join(reasons) or "there are no rows under the header"

@@ -14,6 +14,9 @@ import secrets
 import stat
 import sys
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -35,6 +38,18 @@ BOMB_RATIO = 200
 technical details), traces and tables of measurements stay below 60 to 1."""
 
 PathLike = str | os.PathLike[str]
+_INPUTS: ContextVar[set[str] | None] = ContextVar("inputs", default=None)
+"""Files that were read, where these are to be kept."""
+
+
+@contextmanager
+def keep_inputs() -> Iterator[None]:
+    """While it lasts `write_whole` refuses to write over a file that was read."""
+    token = _INPUTS.set(set())
+    try:
+        yield
+    finally:
+        _INPUTS.reset(token)
 
 
 def read_bytes(path: PathLike, limit: int = DATA_LIMIT_BYTES) -> bytes:
@@ -50,6 +65,8 @@ def read_bytes(path: PathLike, limit: int = DATA_LIMIT_BYTES) -> bytes:
             with open(name, "rb") as file:
                 _refuse_size(os.fstat(file.fileno()).st_size, limit, name)
                 data = file.read(limit + 1)
+            if (inputs := _INPUTS.get()) is not None:
+                inputs.add(os.path.realpath(name))
     except OSError as fault:
         why = fault.strerror or str(fault)
         raise UnreadableError("the file cannot be read", where=name, why=why) from None
@@ -119,8 +136,11 @@ def decode(data: bytes, where: str) -> str:
     try:
         text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as fault:
-        why = f"byte {fault.start} is not UTF-8"
-        raise UnreadableError("this is not a text file", where=where, why=why) from None
+        if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            why, hint = "it is UTF-16, as PowerShell writes it", "save it as UTF-8"
+        else:
+            why, hint = f"byte {fault.start} is not UTF-8", ""
+        raise UnreadableError("this is not a text file", where=where, why=why, hint=hint) from None
     if "\0" in text:
         raise UnreadableError("this is not a text file", where=where, why="it holds zero bytes")
     return text
@@ -245,8 +265,8 @@ class _Plain:
 def write_whole(path: PathLike, content: bytes | str, *, overwrite: bool = True) -> None:
     """Write a file whole or not at all: a temporary file beside it takes its place at the end.
 
-    `-` is standard output. Raises UsageError when the place cannot be written, or when
-    `overwrite` is false and the file exists.
+    `-` is standard output. Raises UsageError when the place cannot be written, when `overwrite` is
+    false and the file exists, and when it is an input (`keep_inputs`).
     """
     data = content.encode() if isinstance(content, str) else content
     name = os.fspath(path)
@@ -257,6 +277,9 @@ def write_whole(path: PathLike, content: bytes | str, *, overwrite: bool = True)
             return
         if not overwrite and os.path.exists(name):
             raise UsageError("the file exists already and is kept", where=name)
+        if os.path.realpath(name) in (_INPUTS.get() or ()):
+            what = "this file is an input of the command and is kept"
+            raise UsageError(what, where=name, hint="another name for the output")
         _replace(os.path.realpath(name), data)
     except OSError as fault:
         why = fault.strerror or str(fault)

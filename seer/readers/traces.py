@@ -45,6 +45,8 @@ class TraceFiles:
 
     Attributes
     ----------
+    name : str
+        The file or folder, as it was asked for.
     format : str
         A `TraceFormat`.
     paths : tuple of Path
@@ -52,6 +54,7 @@ class TraceFiles:
         Files of the folder that are none of this format.
     """
 
+    name: str
     format: TraceFormat
     paths: tuple[Path, ...]
     left_out: tuple[Path, ...] = ()
@@ -119,7 +122,7 @@ def find_traces(path: str | os.PathLike[str]) -> TraceFiles:
     """
     place = Path(path)
     if not os.path.isdir(path):
-        return TraceFiles(trace_format(place), (place,))
+        return TraceFiles(os.fspath(path), trace_format(place), (place,))
     names = sorted((f for f in place.iterdir() if f.is_file()), key=lambda f: natural(f.name))
     by_format: dict[TraceFormat, list[Path]] = {}
     for file in names:
@@ -135,11 +138,11 @@ def find_traces(path: str | os.PathLike[str]) -> TraceFiles:
         what = "traces of several formats are in this folder"
         raise UnreadableError(what, where=str(place), why=found, hint=hint)
     (name, files), *_ = by_format.items()
-    return TraceFiles(name, tuple(files), tuple(left_out))
+    return TraceFiles(os.fspath(path), name, tuple(files), tuple(left_out))
 
 
 def read_trace(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | TraceFiles,
     options: TraceOptions | None = None,
     *,
     every_rank: bool = False,
@@ -149,6 +152,8 @@ def read_trace(
 
     Parameters
     ----------
+    path
+        A file, a folder, or what `find_traces` found there.
     options : TraceOptions, optional
         What the user knows and the trace does not say.
     every_rank : bool
@@ -163,7 +168,7 @@ def read_trace(
     UsageError
         Something is needed that the trace does not say; the message names the option.
     """
-    found = find_traces(path)
+    found = path if isinstance(path, TraceFiles) else find_traces(path)
     options = options or TraceOptions()
     if found.format in ("simai", "astra_text"):
         from seer.readers.workload_graph import read_workload
@@ -185,7 +190,7 @@ def read_trace(
     if found.format == "kineto":
         from seer.readers.kineto.summary import read_kineto, traced
 
-        recording = read_kineto(found.paths, options, name=os.fspath(path), progress=progress)
+        recording = read_kineto(found.paths, options, name=found.name, progress=progress)
         return traced(recording)
     if found.format == "seer_graph":
         from seer.readers.graph_file import read_traced

@@ -128,7 +128,13 @@ def _holding(found: CrossDc) -> Iterator[str]:
                 if (row.dimension, row.pooling, row.distance_km) == (dimension, pooling, far)
             ]
             held = [row.oversubscription for row in same if row.efficiency >= HOLDS]
-            worst = min(same, key=lambda row: row.efficiency)
+            worst = min(same, key=lambda row: (row.efficiency, -row.oversubscription))
+            if len(same) > 1 and max(row.efficiency for row in same) - worst.efficiency < 5e-4:
+                yield (
+                    f"{dimension} with {pooling} up-links keeps {worst.efficiency:.1%} at {far:g} "
+                    "km, whatever the oversubscription."
+                )
+                continue
             upto = f"keeps {HOLDS:.0%} up to {max(held):g}:1" if held else f"is below {HOLDS:.0%}"
             yield (
                 f"{dimension} with {pooling} up-links {upto} at {far:g} km; at "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from seer.calibration import Calibration
@@ -141,6 +141,7 @@ def cross_dc(
     latency_s_per_km: float | None = None,
     window_bytes: float = WINDOW_BYTES,
     calibration: Calibration | None = None,
+    watch: Callable[[int, int], None] | None = None,
 ) -> CrossDc:
     """Forecast a job on one site and over `sites` sites, for every combination.
 
@@ -153,6 +154,7 @@ def cross_dc(
         Of the fibre; the tier's default where not given.
     window_bytes : float
         What one GPU of a ring may have on its way between sites; 0 = no limit.
+    watch : function (rows done, rows), optional
 
     Raises
     ------
@@ -161,14 +163,13 @@ def cross_dc(
     """
     calibration = calibration or read_calibration(job.calibration)
     near = replace(job, cluster=one_site(job.cluster))
+    why_not = {dimension: can_span(near, dimension, sites) for dimension in dimensions}
+    left_out = [f"{dimension}: {why}" for dimension, why in why_not.items() if why]
+    able = [dimension for dimension, why in why_not.items() if not why]
+    each = len(poolings) * len(distances_km) * len(oversubscriptions)
     alone = _fastest(near, calibration).iteration_time_s
     rows: list[Spanned] = []
-    left_out: list[str] = []
-    for dimension in dimensions:
-        why = can_span(near, dimension, sites)
-        if why:
-            left_out.append(f"{dimension}: {why}")
-            continue
+    for dimension in able:
         placed = spanning(near, dimension, sites)
         own = alone
         if placed.parallelism != near.parallelism:
@@ -190,6 +191,8 @@ def cross_dc(
                     )
                     found = _fastest(replace(placed, cluster=cluster), calibration)
                     rows.append(_row(dimension, found, alone, own))
+                    if watch:
+                        watch(len(rows), each * len(able))
     if not rows:
         raise InfeasibleError(
             f"no dimension of {job.name} can span {sites} sites",

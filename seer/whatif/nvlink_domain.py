@@ -7,7 +7,7 @@ is worth, unlike a comparison of two products.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from seer.cluster import Cluster
@@ -50,8 +50,12 @@ class DomainStep:
         return self.step.breakdown.exposed_communication_s
 
 
-def compare_domains(job: Job, domains: Sequence[int]) -> tuple[DomainStep, ...]:
+def compare_domains(
+    job: Job, domains: Sequence[int], watch: Callable[[int, int], None] | None = None
+) -> tuple[DomainStep, ...]:
     """Forecast a job, training step and forward passes alone, at several domain sizes.
+
+    `watch` is told how many of the sizes are done.
 
     Raises UsageError for a size that cannot be, InfeasibleError for a plan that cannot run.
     """
@@ -78,6 +82,8 @@ def compare_domains(job: Job, domains: Sequence[int]) -> tuple[DomainStep, ...]:
                 forward_speedup=base.forward.time_s / forward.time_s if base else 1.0,
             )
         )
+        if watch:
+            watch(len(found), len(domains))
     return tuple(found)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,9 +52,10 @@ class Thinned:
 
 @dataclass(frozen=True)
 class Oversubscription:
-    """The answer: one row for each ratio, and what was assumed."""
+    """The answer: one row for each ratio, the forecast without it, and what was assumed."""
 
     job: Job
+    base: Forecast
     tier: str
     pooling: str
     domain_gpus: int
@@ -73,6 +74,7 @@ def oversubscription(
     background: float | None = None,
     message_bytes: float = MESSAGE_BYTES,
     calibration: Calibration | None = None,
+    watch: Callable[[int, int], None] | None = None,
 ) -> Oversubscription:
     """Forecast a job with a tier of its cluster at several oversubscriptions.
 
@@ -82,6 +84,7 @@ def oversubscription(
         Its name; the highest that the job crosses where not given.
     pooling, background
         Instead of the tier's own.
+    watch : function (forecasts done, forecasts), optional
 
     Raises
     ------
@@ -99,15 +102,19 @@ def oversubscription(
         background=chosen.background if background is None else background,
     )
     clusters = [_with(job.cluster, at, replace(chosen, oversubscription=r)) for r in (1.0, *ratios)]
-    found = [
-        (forecast(one, calibration=calibration), _all_to_all_s(one, message_bytes, calibration))
-        for one in (replace(job, cluster=cluster) for cluster in clusters)
-    ]
+    found = []
+    for cluster in clusters:
+        one = replace(job, cluster=cluster)
+        all_to_all_s = _all_to_all_s(one, message_bytes, calibration)
+        found.append((forecast(one, calibration=calibration), all_to_all_s))
+        if watch:
+            watch(len(found), len(clusters))
     flat, *walked = found
     rows = tuple(_row(at, ratio, one, flat) for ratio, one in zip(ratios, walked, strict=True))
     span = whole_job_columns(job)["span"]
     return Oversubscription(
         job=job,
+        base=flat[0],
         tier=chosen.name,
         pooling=chosen.pooling,
         domain_gpus=job.cluster.domain(at - 1),

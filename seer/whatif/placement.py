@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,9 +51,10 @@ class Placed:
 
 @dataclass(frozen=True)
 class Placements:
-    """The answer; `rack` says what a rack is here."""
+    """The answer; `rack` says what a rack is here, `base` is the forecast of the first row."""
 
     job: Job
+    base: Forecast
     rack: str
     rack_hosts: int
     slice_hosts: int
@@ -67,6 +69,7 @@ def placements(
     fragment_hosts: int | None = None,
     seed: int = SEED,
     calibration: Calibration | None = None,
+    watch: Callable[[int, int], None] | None = None,
 ) -> Placements:
     """Forecast a job rack-aware, in racks that are part full, scattered, and with TP over NICs.
 
@@ -79,6 +82,7 @@ def placements(
         of 18), else all.
     fragment_hosts : int, optional
         Free hosts of each rack when racks are part full; about three quarters where not given.
+    watch : function (placements done, placements), optional
 
     Raises
     ------
@@ -119,10 +123,15 @@ def placements(
     if job.parallelism.tp > 1:
         across = replace(ways[0][0], name="tp over NICs", order=("dp", "cp", "tp", "pp"))
         ways.append((across, "rack-aware, dp in nodes"))
-    found = [(w, what, _walk(job, w, calibration)) for w, what in ways]
+    found = []
+    for way, what in ways:
+        found.append((way, what, _walk(job, way, calibration)))
+        if watch:
+            watch(len(found), len(ways))
     first = found[0][2].iteration_time_s
     return Placements(
         job=job,
+        base=found[0][2],
         rack=cluster.tiers[tier].name,
         rack_hosts=hosts,
         slice_hosts=given,

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from heapq import heappush, heappushpop
 from typing import Any, Literal
 
@@ -80,7 +81,12 @@ class Search:
 
 
 Watch = Callable[[int, int, float], None]
-"""Called with plans evaluated, plans left that could still be among the top, seconds."""
+"""Called with plans evaluated, plans left that could still be among the top, seconds.
+
+While bounds are found no plan is evaluated yet; what is left are the plans that have one.
+"""
+BETWEEN = 64
+"""Plans whose bounds are found from one call of it to the next."""
 
 
 def search(
@@ -122,13 +128,18 @@ def search(
     start = time.perf_counter()
     _kernels.load()
     space = Space(job, tuple(gpus) or (job.gpus,), only or {})
-    hunt = _Hunt(space, objective, limit_memory, top, exhaustive)
+    tell = partial(_tell, watch, start)
+    hunt = _Hunt(space, objective, limit_memory, top, exhaustive, tell)
     how = evaluate_fitting if limit_memory else evaluate
     for outcome in run_plans(hunt.tasks(), on, how):
         hunt.add(outcome)
-        if watch:
-            watch(hunt.evaluated, hunt.left, time.perf_counter() - start)
+        tell(hunt.evaluated, hunt.left)
     return hunt.result(time.perf_counter() - start)
+
+
+def _tell(watch: Watch | None, start: float, evaluated: int, left: int) -> None:
+    if watch:
+        watch(evaluated, left, time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
@@ -149,11 +160,12 @@ class _Hunt:
         limit_memory: bool,
         top: int,
         exhaustive: bool,
+        tell: Callable[[int, int], None],
     ) -> None:
         self._space, self._job, self._objective = space, space.job, objective
         self._limit, self._top, self._exhaustive = limit_memory, top, exhaustive
         self._over_memory = 0
-        self._queue = self._bounded()
+        self._queue = self._bounded(tell)
         self._least = np.array([bounded.least for bounded in self._queue])
         self._next = 0
         self._scores: dict[int, float] = {}
@@ -162,10 +174,12 @@ class _Hunt:
         self._refused: dict[int, str] = {}
         self.evaluated = 0
 
-    def _bounded(self) -> list[Bounded]:
+    def _bounded(self, tell: Callable[[int, int], None]) -> list[Bounded]:
         bounds = Bounds(Reuse())
-        found = []
-        for candidate in self._space:
+        found: list[Bounded] = []
+        for number, candidate in enumerate(self._space):
+            if number % BETWEEN == 0:
+                tell(0, number)
             job = candidate.job
             if self._limit and bounds.memory_bytes(job) > job.cluster.device.memory_bytes:
                 self._over_memory += 1

@@ -42,8 +42,8 @@ def cut_into_sites(
     """The cluster as `sites` equal sites of a job of `gpus` GPUs, joined by a wide-area tier.
 
     Inside a site its tiers stay what they are. The wide-area tier has the bandwidth of the network
-    over `oversubscription`, and without distance the latency of the tier that the job crosses on one
-    site.
+    over `oversubscription`, and without distance the latency of the tier that the job crosses on
+    one site.
 
     Raises
     ------

@@ -10,7 +10,7 @@ unevenly on the network, they already differ, and the answer is an upper bound.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -54,7 +54,7 @@ class Straggler:
     part : Part
     factor : float
         gpu: how many times as long its kernels take. nic, link: by what its bandwidth is divided.
-        Above 1.
+        1 = as fast as the others.
     stage : int
         The pipeline stage of the rank that has it.
     """
@@ -97,10 +97,14 @@ class StraggledStep:
         return self.iteration_time_s * (1.0 - 1.0 / self.slowdown) / self.own_delay_s
 
 
-def straggle(job: Job, stragglers: Sequence[Straggler]) -> tuple[StraggledStep, ...]:
+def straggle(
+    job: Job, stragglers: Sequence[Straggler], watch: Callable[[int, int], None] | None = None
+) -> tuple[StraggledStep, ...]:
     """The step without a straggler, then with each of them alone.
 
-    Raises UsageError for a stage that is not there and a factor that slows nothing or is absurd,
+    `watch` is told how many of the steps are done.
+
+    Raises UsageError for a stage that is not there and a factor below 1 or absurd,
     InfeasibleError for a plan that cannot run.
     """
     for one in stragglers:
@@ -114,6 +118,8 @@ def straggle(job: Job, stragglers: Sequence[Straggler]) -> tuple[StraggledStep, 
         slow = _slowed(prepared, healthy, one)
         seconds, delay = step_with(prepared.plan, healthy, slow, one.stage)
         found.append(StraggledStep(one, seconds, seconds / base, delay))
+        if watch:
+            watch(len(found), len(stragglers) + 1)
     return tuple(found)
 
 
@@ -140,11 +146,11 @@ def _check(one: Straggler, job: Job) -> None:
             where="stage",
             why=f"the pipeline has the stages 0 to {job.parallelism.pp - 1}",
         )
-    if not 1.0 < one.factor <= MOST:
+    if not 1.0 <= one.factor <= MOST:
         raise UsageError(
             f"a {WORDS[one.part]} that is {one.factor:g} x slower",
             where=one.part.value,
-            why=f"the factor lies above 1 and at or below {MOST:g}",
+            why=f"the factor lies between 1 (as fast as the others) and {MOST:g}",
             hint="1.2 for kernels that take a fifth longer, 2 for half of the bandwidth",
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,6 +42,12 @@ WindowOption = Annotated[
 ]
 FibreOption = Annotated[str, typer.Option("--fibre", help="Delay of a kilometre.")]
 
+LEAST_WINDOW_BYTES = 1024
+"""Nobody sends less at a time: a bare number is meant as KiB or MiB."""
+LIGHT_S_PER_KM, MOST_S_PER_KM = 3.3e-6, 1e-3
+"""Light in vacuum takes 3.34 us for a kilometre (SI, definition of the metre); above, a bare number
+is meant as microseconds."""
+
 
 def cross_dc(
     job: JobArgument,
@@ -72,7 +78,6 @@ def cross_dc(
     """
     from seer.reports.cross_dc import print_cross_dc, to_json
     from seer.reports.whatif_tables import rows_csv
-    from seer.units import parse_bytes, parse_seconds
     from seer.whatif.cross_dc import cross_dc as compare
     from seer.whatif.sites import DIMENSIONS
 
@@ -82,20 +87,45 @@ def cross_dc(
         what = f"'{zero_algorithm[:40]}' is not flat or two-level"
         raise UsageError(what, where="--zero-algorithm")
     flags = {"gpus": gpus, "cluster": cluster, "calibration": calibration}
-    found = compare(
-        job_of(job, flags, set_),
-        dimensions=words_of(dimension, "--dimension", DIMENSIONS),
-        oversubscriptions=numbers_of(oversubscription, "--oversubscription", 1.0),
-        distances_km=numbers_of(distance, "--distance", 0.0),
-        poolings=words_of(pooling, "--pooling", ("pooled", "pinned")),
-        sites=sites,
-        zero_algorithm=zero_algorithm,
-        window_bytes=parse_bytes(window, "--window"),
-        latency_s_per_km=parse_seconds(fibre, "--fibre"),
-    )
+    asked: dict[str, Any] = {
+        "dimensions": words_of(dimension, "--dimension", DIMENSIONS),
+        "oversubscriptions": numbers_of(oversubscription, "--oversubscription", 1.0),
+        "distances_km": numbers_of(distance, "--distance", 0.0),
+        "poolings": words_of(pooling, "--pooling", ("pooled", "pinned")),
+        "sites": sites,
+        "zero_algorithm": zero_algorithm,
+        "window_bytes": _window_bytes(window),
+        "latency_s_per_km": _delay_s(fibre),
+    }
+    resolved = job_of(job, flags, set_)
+    with output.counting("forecasts") as watch:
+        found = compare(resolved, **asked, watch=watch)
     if json:
         print_json(to_json(found))
     elif csv:
         print(rows_csv(found.rows), end="")
     else:
         print_cross_dc(found, output.console())
+
+
+def _window_bytes(text: str) -> float:
+    """What one GPU of a ring has on its way; refuses a number that lacks its unit."""
+    from seer.units import parse_bytes
+
+    found = parse_bytes(text, "--window")
+    if 0.0 < found < LEAST_WINDOW_BYTES:
+        what = f"a window of {found:g} bytes"
+        raise UsageError(what, where="--window", hint="with its unit: 8 MiB; 0 = no limit")
+    return found
+
+
+def _delay_s(text: str) -> float:
+    """Seconds that a kilometre delays; refuses a number that lacks its unit."""
+    from seer.units import parse_seconds
+
+    found = parse_seconds(text, "--fibre")
+    if not LIGHT_S_PER_KM <= found <= MOST_S_PER_KM:
+        why = "light takes 3.34 us in vacuum, 5 us in fibre"
+        what = f"a delay of {found:g} s for each kilometre"
+        raise UsageError(what, where="--fibre", why=why, hint="with its unit: 5 us")
+    return found

@@ -55,7 +55,8 @@ def nvlink_domain(
     output = Output(quiet, verbose)
     sizes = counts_of(domains, "--domains", "size of a domain", "8,16,72")
     resolved = job_of(job, {"gpus": gpus, "cluster": cluster, "calibration": calibration}, set_)
-    steps = compare_domains(resolved, sizes)
+    with output.counting("domain sizes") as watch:
+        steps = compare_domains(resolved, sizes, watch)
     if json:
         print_json(report.to_json(resolved, steps))
     elif csv:

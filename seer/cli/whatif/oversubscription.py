@@ -72,17 +72,22 @@ def oversubscription(
     if pooling not in (None, "pooled", "pinned"):
         raise UsageError(f"'{pooling[:40]}' is not pooled or pinned", where="--pooling")
     flags = {"gpus": gpus, "cluster": cluster, "calibration": calibration}
-    found = compare(
-        job_of(job, flags, set_),
-        ratios=numbers_of(ratios, "--ratios", 1.0),
-        tier=tier,
-        pooling=pooling,
-        background=background,
-        message_bytes=parse_bytes(message, "--message"),
-    )
+    resolved, numbers = job_of(job, flags, set_), numbers_of(ratios, "--ratios", 1.0)
+    message_bytes = parse_bytes(message, "--message")
+    with output.counting("forecasts") as watch:
+        found = compare(
+            resolved,
+            ratios=numbers,
+            tier=tier,
+            pooling=pooling,
+            background=background,
+            message_bytes=message_bytes,
+            watch=watch,
+        )
     if json:
         print_json(to_json(found))
     elif csv:
         print(rows_csv(found.rows), end="")
     else:
         print_oversubscription(found, output.console())
+    output.warn_of(found.base)

@@ -57,12 +57,15 @@ def placement(
     output = Output(quiet)
     one_result(json, csv)
     flags = {"gpus": gpus, "cluster": cluster, "calibration": calibration}
-    found = placements(
-        job_of(job, flags, set_), slice_hosts=slice_, fragment_hosts=fragment, seed=seed
-    )
+    resolved = job_of(job, flags, set_)
+    with output.counting("placements") as watch:
+        found = placements(
+            resolved, slice_hosts=slice_, fragment_hosts=fragment, seed=seed, watch=watch
+        )
     if json:
         print_json(to_json(found))
     elif csv:
         print(rows_csv(found.rows), end="")
     else:
         print_placements(found, output.console())
+    output.warn_of(found.base)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -130,14 +130,15 @@ def search(
         "limit_memory": limit is Limit.memory,
         "top": top,
         "on": on,
-        "watch": _watch(speaker),
     }
-    if trials:
-        from seer.whatif.guided import guided
+    with speaker.watching() as say:
+        wanted["watch"] = _watch(say)
+        if trials:
+            from seer.whatif.guided import guided
 
-        found = guided(base_of(spec), trials=trials, **wanted)
-    else:
-        found = find(base_of(spec), exhaustive=exhaustive, **wanted)
+            found = guided(base_of(spec), trials=trials, **wanted)
+        else:
+            found = find(base_of(spec), exhaustive=exhaustive, **wanted)
     best, text = spec_of(spec, found.best_job), _flags(found, speaker)
     if output:
         write_whole(output, _dumped(best))
@@ -167,12 +168,11 @@ def _dumped(spec: dict[str, Any]) -> str:
     return json.dumps(spec, indent=2) + "\n"
 
 
-def _watch(speaker: Output) -> Watch | None:
-    if speaker.quiet or not sys.stderr.isatty():
-        return None
-
+def _watch(say: Callable[[str], None]) -> Watch:
     def watch(evaluated: int, left: int, seconds: float) -> None:
-        text = f"{evaluated:,} plans played, {left:,} left that could be better, {seconds:.0f} s"
-        speaker.progress(text)
+        if evaluated:
+            say(f"{evaluated:,} plans played, {left:,} left that could be better, {seconds:.0f} s")
+        else:
+            say(f"{left:,} plans have a bound, {seconds:.0f} s")
 
     return watch

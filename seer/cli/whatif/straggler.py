@@ -81,7 +81,8 @@ def straggler(
         for factor in factors or ()
         for where in stages
     ]
-    steps = straggle(resolved, cases)
+    with output.counting("forecasts") as watch:
+        steps = straggle(resolved, cases, watch)
     if json:
         print_json(report.to_json(resolved, steps))
     elif csv:
