@@ -220,6 +220,25 @@ def test_an_unknown_option_and_a_missing_argument_are_wrong_usage(
         assert err.startswith("error: ")
 
 
+def test_without_a_command_the_help_is_all_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["whatif"], ["trace"]):
+        assert main(arguments) == 2
+        said = capsys.readouterr()
+        assert "Usage: seer" in said.out + said.err
+        assert "error:" not in said.err
+
+
+def test_a_job_is_never_written_over_by_its_own_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job.json"
+    text = '{"model": "llama3-8b", "cluster": "dgx-h100", "gpus": 64}'
+    job.write_text(text)
+    assert main(["forecast", str(job), "--timeline", str(job)]) == 2
+    assert "is an input of the command and is kept" in capsys.readouterr().err
+    assert job.read_text() == text
+
+
 def test_a_defect_is_one_line_and_a_hint_and_exit_code_70(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from seer.errors import UnreadableError, UsageError
 from seer.readers import shipped
 from seer.readers.files import (
+    check_outputs,
+    keep_inputs,
     parse_json,
     parse_yaml,
     read_bytes,
@@ -215,3 +217,36 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 def test_a_name_is_never_a_way_out_of_the_folder() -> None:
     with pytest.raises(UsageError):
         shipped.find("models", "../clusters/dgx-h100")
+
+
+def test_a_file_that_was_read_is_not_written_over_while_inputs_are_kept(tmp_path: Path) -> None:
+    path, other = tmp_path / "job.yaml", tmp_path / "alias.yaml"
+    path.write_text("gpus: 8\n")
+    other.symlink_to(path)
+    with keep_inputs():
+        read_text(path)
+        for name in (path, other):
+            with pytest.raises(UsageError, match="is an input of the command"):
+                write_whole(name, "lost")
+            with pytest.raises(UsageError, match="is an input of the command"):
+                check_outputs(name)
+        write_whole(tmp_path / "new.json", "{}")
+    assert path.read_text() == "gpus: 8\n"
+    write_whole(path, "meant")
+    assert path.read_text() == "meant"
+
+
+def test_places_that_cannot_be_written_are_refused_before_the_work(tmp_path: Path) -> None:
+    check_outputs(None, "-", tmp_path / "new.json")
+    for bad in (tmp_path, tmp_path / "missing" / "new.json"):
+        with pytest.raises(UsageError, match="cannot be written"):
+            check_outputs(bad)
+
+
+def test_text_as_powershell_writes_it_is_told_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes("gpus: 8\n".encode("utf-16"))
+    with pytest.raises(UnreadableError) as fault:
+        read_text(path)
+    assert "UTF-16" in fault.value.why
+    assert fault.value.hint == "save it as UTF-8"

@@ -139,7 +139,10 @@ def fit(
 
     Example: seer fit gemm.csv attention.csv collectives.csv -o my-gpu.json
     """
+    from seer.readers.files import check_outputs
+
     output = Output(quiet)
+    check_outputs(out)
     if from_run:
         from seer.cli.from_run import fit_from_runs
 

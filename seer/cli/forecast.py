@@ -111,6 +111,8 @@ def forecast(
 
     Example: seer forecast llama3-70b --gpus 512 --cluster dgx-h100 --set parallelism.tp=8
     """
+    from seer.readers.files import check_outputs
+
     output = Output(quiet, verbose)
     flags: dict[str, Any] = {
         "model": model,
@@ -121,6 +123,7 @@ def forecast(
         "training.micro_batch": micro_batch,
     }
     machine = cluster, calibration
+    check_outputs(timeline)
     if as_ not in (None, "megatron"):
         raise UsageError(f"'{as_[:80]}' is not a form of a job", where="--as", hint="megatron")
     if not words and is_trace(job):

@@ -98,6 +98,7 @@ def replay(
 
     Example: seer trace replay traces/tiny-gpt-cpu --scale kernels=0.5
     """
+    from seer.readers.files import check_outputs
     from seer.readers.kineto.summary import read_kineto
     from seer.readers.traced import TraceOptions
     from seer.readers.traces import find_traces
@@ -105,6 +106,7 @@ def replay(
     from seer.reports.replay import print_replay, to_json
 
     output = Output(quiet)
+    check_outputs(timeline)
     files = find_traces(trace)
     if files.format != "kineto":
         what = f"a trace of the format '{files.format}' has no recorded times to replay"

@@ -70,12 +70,13 @@ def validate(
     Example: seer validate published_runs.csv --csv pairs.csv
     """
     from seer.readers import read_calibration
-    from seer.readers.files import write_whole
+    from seer.readers.files import check_outputs, write_whole
     from seer.reports import validation as report
     from seer.validate import prepare_runs
     from seer.validate import validate as score
 
     output = Output(quiet)
+    check_outputs(csv, markdown)
     if fail_above is not None and not 0 <= fail_above < math.inf:
         what = f"{fail_above:g} is not a threshold"
         raise UsageError(what, where="--fail-above", hint="a fraction: 0.1 is a mean error of 10 %")

@@ -262,6 +262,28 @@ class _Plain:
         raise UnreadableError(f"the key {key!r} is not text", where=self._where)
 
 
+def check_outputs(*paths: PathLike | None) -> None:
+    """Refuse, before the work, what `write_whole` would refuse after it; None means no file."""
+    for name in (os.fspath(path) for path in paths if path is not None and path != "-"):
+        _keep_input(name)
+        folder = os.path.dirname(os.path.realpath(name))
+        why = ""
+        if os.path.isdir(name):
+            why = "it is a folder"
+        elif not os.path.isdir(folder):
+            why = f"there is no folder {folder}"
+        elif not os.access(folder, os.W_OK):
+            why = f"nothing can be written in {folder}"
+        if why:
+            raise UsageError("the file cannot be written", where=name, why=why)
+
+
+def _keep_input(name: str) -> None:
+    if os.path.realpath(name) in (_INPUTS.get() or ()):
+        what = "this file is an input of the command and is kept"
+        raise UsageError(what, where=name, hint="another name for the output")
+
+
 def write_whole(path: PathLike, content: bytes | str, *, overwrite: bool = True) -> None:
     """Write a file whole or not at all: a temporary file beside it takes its place at the end.
 
@@ -277,9 +299,7 @@ def write_whole(path: PathLike, content: bytes | str, *, overwrite: bool = True)
             return
         if not overwrite and os.path.exists(name):
             raise UsageError("the file exists already and is kept", where=name)
-        if os.path.realpath(name) in (_INPUTS.get() or ()):
-            what = "this file is an input of the command and is kept"
-            raise UsageError(what, where=name, hint="another name for the output")
+        _keep_input(name)
         _replace(os.path.realpath(name), data)
     except OSError as fault:
         why = fault.strerror or str(fault)

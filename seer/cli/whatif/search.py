@@ -108,7 +108,7 @@ def search(
 
     Example: seer whatif search llama3-8b-64xh100 --only parallelism.schedule=1f1b --top 3
     """
-    from seer.readers.files import write_whole
+    from seer.readers.files import check_outputs, write_whole
     from seer.readers.job import open_named
     from seer.readers.scenarios import parse_axes
     from seer.reports import search as report
@@ -119,6 +119,7 @@ def search(
     if every and not json:
         hint = "--all --json, or a larger --top"
         raise UsageError("--all is for the object of --json", where="--all", hint=hint)
+    check_outputs(output, megatron)
     counts = counts_of(gpus, "--gpus", "number of GPUs", "64,128") if gpus is not None else []
     flags = {"gpus": counts[0] if counts else None, "cluster": cluster, "calibration": calibration}
     changes = changes_of(flags, set_)

@@ -89,6 +89,7 @@ def sweep(
 
     Example: seer whatif sweep llama3-8b-64xh100 --grid parallelism.tp=2,4 --grid parallelism.pp=1,2
     """
+    from seer.readers.files import check_outputs
     from seer.readers.job import open_named
     from seer.reports.sweep import check_parquet, write_parquet
 
@@ -96,6 +97,7 @@ def sweep(
     one_result(json, csv)
     if parquet:
         check_parquet()
+        check_outputs(parquet)
     walked = _grid(grid, zip_, scenarios)
     flags = {"gpus": gpus, "cluster": cluster, "calibration": calibration}
     changes = changes_of(flags, set_)
