@@ -78,7 +78,7 @@ def test_a_law_is_found_again_at_shapes_that_were_hidden(measured: Measurements)
     assert isinstance(curve, LawCurve)
 
     assert curve.info.error["median_ape"] < 0.01
-    assert curve.info.error["held_out_by"].startswith("whole shapes")
+    assert curve.info.error["held_out_by"].startswith("whole (hidden, ")
 
 
 def test_a_law_keeps_measured_points_and_survives_a_file() -> None:
@@ -315,3 +315,27 @@ def test_an_assumed_device_scales_the_rates_of_another_and_says_so() -> None:
     assert two.origin[0] == Origin.assumed
     assert two.spread[0] > 0.25
     assert any("no operator was measured on this device" in note for note in two.notes)
+
+
+def test_a_layer_is_hidden_with_all_the_ways_of_cutting_it() -> None:
+    """What is one layer's own cannot be foretold from its other cuts over ranks."""
+    plain = experts()
+    odd = (plain["hidden"] == 4096.0) & (plain["inter"] == 1024.0)
+    (curve,) = fit_measurements(
+        [replace(plain, time_s=np.where(odd, 2.0, 1.0) * plain.time_s)], "x"
+    )
+    assert isinstance(curve, LawCurve)
+    asked = {name: np.asarray(plain[name])[odd] for name in EXPERTS.columns}
+    assert curve.evaluate(asked).time_s == pytest.approx(2.0 * plain.time_s[odd], rel=0.02)
+    assert curve.info.error["held_out_by"] == "whole (hidden, inter, topk, experts, products)"
+    # an eighth of the points; hidden cut by cut the others would give it away
+    size = curve.info.error["p90_ape"]
+    assert size > 0.2
+
+
+def test_where_one_layer_alone_was_measured_its_cuts_are_hidden_one_by_one() -> None:
+    plain = experts()
+    one = plain.where(np.flatnonzero((plain["hidden"] == 4096.0) & (plain["inter"] == 1024.0)))
+    (curve,) = fit_measurements([one], "x")
+    assert curve.info.error["n"] == len(one)
+    assert "moe_ep" in curve.info.error["held_out_by"]

@@ -257,3 +257,18 @@ def test_waiting_for_other_ranks_is_no_part_of_dispatch_or_combine(tmp_path: Pat
     (table,), _ = read_measurements(write(tmp_path, text))
 
     assert table.time_s.tolist() == pytest.approx([610e-6, 510e-6, 180e-6, 400e-6])
+
+
+def test_experts_without_a_gate_are_two_products_of_the_same_kernels(tmp_path: Path) -> None:
+    header = "kernel,dtype,tokens,hidden,inter,topk,experts,moe_tp,moe_ep,routing,time_us,source\n"
+    sizes = "128,2688,1856,6,128,1,2,balanced,100,lab"
+    kernels = (
+        ("moe_torch_flow_cutlass", "bfloat16"),
+        ("moe_torch_flow_nongated", "bfloat16"),
+        ("moe_torch_flow_nongated", "nvfp4"),
+    )
+    rows = "".join(f"{kernel},{dtype},{sizes}\n" for kernel, dtype in kernels)
+    (found,), _ = read_measurements(write(tmp_path, header + rows))
+    assert found["products"].tolist() == [2.0, 1.0, 1.0]
+    # only in bf16 and fp8 is it known to be the backend that the gated ones run on
+    assert found["stack"].tolist() == [kernels[0][0], kernels[0][0], kernels[2][0]]

@@ -34,12 +34,13 @@ def attention_flop(
 
 @dataclass(frozen=True)
 class AttentionFloor:
-    """The smooth part: t = latency + (t_flop^4 + t_depth^4)^(1/4).
+    """The smooth part: t = latency + (t_flop^4 + t_depth^4)^(1/4) + t_keys.
 
     t_flop = flop / flop_per_s x (1 + ramp_s / keys) x (1 + ramp_d / d), with d padded to the
     kernel's and keys the mean number of keys that a query sees: blocks at the edge of the mask are
     computed whole. t_depth = depth_s x t x (d + ramp_d): one block of queries walks over all keys
-    by itself.
+    by itself. Beside these t_keys = key_s x b x key heads x t x d: keys and values are read for
+    each key head, however few query heads share it; with a window that is most of the time.
     """
 
     latency_s: float
@@ -47,8 +48,11 @@ class AttentionFloor:
     ramp_s: float
     ramp_d: float
     depth_s: float
+    key_s: float = 0.0
 
-    def time_s(self, flop: Floats, keys: Floats, seq_kv: Floats, head_dim: Floats) -> Floats:
+    def time_s(
+        self, flop: Floats, keys: Floats, seq_kv: Floats, head_dim: Floats, kept: Floats
+    ) -> Floats:
         """Seconds."""
         kernel = kernel_head_dim(head_dim)
         work = flop * kernel / head_dim
@@ -56,7 +60,7 @@ class AttentionFloor:
         depth = self.depth_s * seq_kv * (kernel + self.ramp_d)
         largest = np.maximum(rate, depth)
         total = (rate / largest) ** 4 + (depth / largest) ** 4
-        return np.asarray(self.latency_s + largest * total**0.25)
+        return np.asarray(self.latency_s + largest * total**0.25 + self.key_s * kept * kernel)
 
 
 def kernel_head_dim(head_dim: Floats) -> Floats:
@@ -109,7 +113,8 @@ class AttentionShapes(NamedTuple):
         flop = half * attention_flop(
             self.batch, self.heads, self.seq_q, self.seq_kv, self.head_dim, False
         )
-        return floor.time_s(flop, half * self.seq_kv, self.seq_kv, self.head_dim)
+        kept = self.batch * self.kv_heads * np.maximum(self.seq_q, self.seq_kv)
+        return floor.time_s(flop, half * self.seq_kv, self.seq_kv, self.head_dim, kept)
 
     def features(self, multiprocessors: int) -> Floats:
         """What the choice and the speed of a kernel depend on: float64[n, FEATURES], logarithms.

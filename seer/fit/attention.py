@@ -36,7 +36,7 @@ CHOICES: tuple[Choice, ...] = (
 minds the number of heads or how many share a key head, and, the last, with trees before the
 lines."""
 
-RICH_CHOICES: tuple[Choice, ...] = (CHOICES[0], CHOICES[4], CHOICES[-1])
+RICH_CHOICES: tuple[Choice, ...] = (CHOICES[0], CHOICES[4], CHOICES[5], CHOICES[-1])
 """Those that are tried where there are hundreds of points: the others differ little there."""
 RICH = 300
 FEWEST_FOR_TREES = 60
@@ -48,12 +48,13 @@ Both = tuple[AttentionCurve, AttentionCurve]
 """A curve without trees and with them."""
 
 _COLUMNS = ("batch", "heads", "kv_heads", "seq_q", "seq_kv")
-_HELD_OUT_BY = "whole (batch, heads, key heads, head size)"
-_START = AttentionFloor(1e-5, 2e14, 200.0, 5.0, 1e-10)
+_HELD_OUT_BY = "whole (heads, key heads, head size)"
+_START = AttentionFloor(1e-5, 2e14, 200.0, 5.0, 1e-10, 1e-12)
+_FEWEST_WHOLE = 3
 _FEW_CONFIGS = 8
 """Below this many head configurations a curve cannot tell latency, head size and depth apart: they
 stay at the values of `_PLAIN` and only peak and ramp are fitted."""
-_PLAIN = AttentionFloor(5e-6, 1e15, 200.0, 1e-3, 1e-13)
+_PLAIN = AttentionFloor(5e-6, 1e15, 200.0, 1e-3, 1e-13, 1e-17)
 
 
 def shapes_of(table: Measurements) -> AttentionShapes:
@@ -143,8 +144,14 @@ def _masks(shapes: AttentionShapes) -> tuple[bool, ...]:
 
 
 def _groups(shapes: AttentionShapes) -> NDArray[np.intp]:
-    """Head configurations: both masks of one are hidden together."""
-    _, groups = np.unique(shapes.places()[:, :-1], axis=0, return_inverse=True)
+    """Head configurations: both masks and all batches of one are hidden together.
+
+    Where there are fewer than `_FEWEST_WHOLE` each batch of one is hidden alone.
+    """
+    heads = np.stack((shapes.heads, shapes.kv_heads, shapes.head_dim), axis=1)
+    _, groups = np.unique(heads, axis=0, return_inverse=True)
+    if groups.max(initial=-1) + 1 < _FEWEST_WHOLE:
+        _, groups = np.unique(shapes.places()[:, :-1], axis=0, return_inverse=True)
     return groups.reshape(-1)
 
 
@@ -181,7 +188,7 @@ def _with_lines(
 def _fit_floor(shapes: AttentionShapes, time_s: Floats) -> AttentionFloor:
     """Robust least squares in log time."""
     target = np.log(time_s)
-    few = len(np.unique(_groups(shapes))) < _FEW_CONFIGS
+    few = len(np.unique(shapes.places()[:, :-1], axis=0)) < _FEW_CONFIGS
     base = np.log(list(asdict(_PLAIN if few else _START).values()))
     free = [1, 2] if few else list(range(len(base)))
 

@@ -34,6 +34,18 @@ KEYS = {
 }
 """Columns that tell curves apart, beside the stack."""
 
+HIDDEN_TOGETHER = {
+    "experts": ("hidden", "inter", "topk", "experts", "products"),
+    "dispatch": ("hidden", "topk", "experts", "ranks"),
+    "optimizer": ("layers",),
+    "embedding": ("hidden", "vocabulary"),
+}
+"""Sizes whose every value is hidden whole to judge a curve: a layer with all ways of cutting it, a
+dispatch with all counts of multiprocessors."""
+
+FEWEST_WHOLE = 3
+"""Of fewer such values one cannot be foretold from the others: then each line is hidden alone."""
+
 FEWEST_POINTS = 12
 
 _SAMPLE = 600
@@ -78,16 +90,25 @@ def fit_law(table: Measurements, form: str, licence: Callable[[str], str], date:
         lines=Lines(np.ones((1, len(law.scale))), np.ones(1), np.zeros((1, 1)), law.scale),
         spread=spread_from(np.zeros(0), np.zeros(0)),
     )
-    _, groups = np.unique(law.places(x), axis=0, return_inverse=True)
-    groups = groups.reshape(-1)
+    together, groups = _groups(x, table.kind)
     choice, log_error, distance = _choose(blank, x, table.time_s, groups, form)
-    error = held_out_summary(log_error, distance, groups, f"whole shapes, all {law.columns[0]}")
+    error = held_out_summary(log_error, distance, groups, f"whole ({', '.join(together)})")
     plain = _fit(blank, x, table.time_s, form)
     return replace(
         _chosen((plain, _stepped(plain, x, table.time_s, form)), choice),
         info=describe(table, form, licence, date, law.columns, error),
         spread=spread_from(log_error, distance),
     )
+
+
+def _groups(x: Shape, kind: str) -> tuple[tuple[str, ...], NDArray[np.intp]]:
+    """The sizes that are hidden whole, and the group of each point."""
+    for names in (HIDDEN_TOGETHER[kind], LAWS[LAW_OF[kind]].columns[1:]):
+        whole = np.stack([x[name] for name in names], axis=1)
+        _, groups = np.unique(whole, axis=0, return_inverse=True)
+        if groups.max(initial=-1) + 1 >= FEWEST_WHOLE:
+            break
+    return names, groups.reshape(-1)
 
 
 def _choose(

@@ -11,22 +11,28 @@ from numpy.typing import NDArray
 from seer.readers.measurement_parts import DTYPES, PASSES, Cells, Part, all_rows, part_of, text_of
 
 _EXPERT_SIZES = ("tokens", "hidden", "inter", "topk", "experts", "moe_tp", "moe_ep")
+_CUTLASS = "moe_torch_flow_cutlass"
 
 
 def fused_experts(cells: Cells) -> Iterable[Part]:
     """Forward of the experts on one rank, both products and the activation between them.
 
-    A kernel whose name says so has no gate: two products instead of three.
+    A kernel whose name says so has no gate: two products instead of three. In bf16 and fp8 it is
+    the cutlass backend all the same (TensorRT-LLM, fused_moe/create_moe.py, get_moe_cls; the
+    measurements tell the two apart by the activation alone), so both are one stack.
     """
     plain = np.array(["nongated" in name for name in cells["kernel"]], bool)
+    dtype = text_of(cells, "dtype", DTYPES)
+    same = plain & np.isin(dtype.astype(str), ("bf16", "fp8"))
+    stack = np.where(same, _CUTLASS, cells["kernel"])
     sizes: dict[str, Any] = {name: cells[name] for name in _EXPERT_SIZES}
     yield part_of(
         "experts",
         all_rows(cells),
         cells,
-        dtype=text_of(cells, "dtype", DTYPES),
+        dtype=dtype,
         routing=text_of(cells, "routing", {}, "balanced"),
-        stack=cells["kernel"],
+        stack=stack,
         products=np.where(plain, 1.0, 2.0),
         **sizes,
     )
