@@ -212,11 +212,12 @@ def section(bar: Bar, rows: list[Row]) -> str:
 HEAD = """# How good the curves are
 
 Relative error of the time at points that the fit had not seen, in percent: whole (n, k) pairs with
-all their m for GEMM, hidden of every stack at once; whole head configurations with both masks and all
-batches for attention; whole expert shapes with all ways of cutting them over ranks; dispatch with all
-counts of multiprocessors; whole series (and whole scales) for collectives, whole row lengths
-for memory-bound operators. Each software stack is a series of its own. "inside 90 %" is the share
-of hidden points within the central 90 % interval that the other folds suggest; 85 to 95 is asked.
+all their m for GEMM, hidden of every stack at once; whole head configurations with both masks and
+all batches for attention; whole expert shapes with all ways of cutting them over ranks; dispatch
+with all counts of multiprocessors; whole series (and whole scales) for collectives, whole row
+lengths for memory-bound operators. Each software stack is a series of its own. "inside 90 %" is the
+share of hidden points within the central 90 % interval that the other folds suggest; 85 to 95 is
+asked.
 Written by `python calibration/bars.py` from the errors
 that `bash calibration/make.sh` stored.
 """

@@ -14,7 +14,8 @@ from typing import Any
 
 from seer.errors import UnreadableError
 from seer.readers.files import parse_json
-from seer.readers.nccl_records import Device, Half, Ranks, Row, Test, number, plain_name
+from seer.readers.nccl_collective import plain_name
+from seer.readers.nccl_records import Device, Half, Ranks, Row, Test, number
 from seer.readers.nccl_text import library_version
 
 _ENTRY = re.compile(r'(?<!\\)"size"\s*:')

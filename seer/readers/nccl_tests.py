@@ -15,14 +15,13 @@ import numpy as np
 from seer.calibration.measurements import Measurements
 from seer.errors import UnreadableError
 from seer.readers import nccl_json, nccl_text
+from seer.readers.nccl_collective import collective_of, named_in
 from seer.readers.nccl_records import (
     Measured,
     Ranks,
     Stated,
     Test,
     Unusable,
-    collective_of,
-    named_in,
     ranks_of,
     series_name,
     usable,
