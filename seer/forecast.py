@@ -21,7 +21,7 @@ from seer.hosts import launch_origins, launch_times, play_into, with_host
 from seer.play import play
 from seer.readers import read_calibration, read_layer_template
 from seer.spec import Job
-from seer.timeline import Breakdown, RankAnalysis, Timeline, analyse_rank, busiest_rank
+from seer.timeline import Breakdown, RankAnalysis, Timeline, analyse_rank, step_of
 from seer.workload import (
     Plan,
     copies_of_streams,
@@ -32,6 +32,7 @@ from seer.workload import (
     stage_bytes,
     unfold,
 )
+from seer.workload.transfers import transfer_overhead_s
 
 NORMAL_90 = 1.6449
 """Half-width of the central 90 % of a normal distribution, in standard deviations."""
@@ -183,7 +184,11 @@ def prepare(
     calibration = calibration or read_calibration(job.calibration)
     template = template or read_layer_template(job.layer_template)
     plan = lay_out(job, template)
-    return Prepared(job, plan, calibration, cost.price(plan.work, calibration, job.cluster))
+    pricing = cost.price(plan.work, calibration, job.cluster)
+    if job.framework.transfer_overhead_s:
+        time_s = pricing.time_s + transfer_overhead_s(job, plan.work.kind)
+        pricing = replace(pricing, time_s=time_s)
+    return Prepared(job, plan, calibration, pricing)
 
 
 def forecast(
@@ -250,7 +255,7 @@ def iteration_time(prepared: Prepared, factor: float) -> float:
     for row, segment in plan.played_segments:
         play_into(plan, row, segment, prepared.pricing.time_s, time_s)
     graph = fold(plan)
-    return play(graph, time_s[graph.work_id]).makespan_s
+    return step_of(graph, play(graph, time_s[graph.work_id]), plan.job.stages_wait)[1]
 
 
 def prepare_host(prepared: Prepared, factor: float) -> Prepared:
@@ -301,12 +306,11 @@ def operators_stood_for(plan: Plan, graph: OperatorGraph) -> int:
 
 def _read_off(prepared: Prepared, played: Played, factor: Factor) -> Forecast:
     job, plan, pricing = prepared.job, prepared.plan, prepared.pricing
-    rank = busiest_rank(played.graph, played.timeline)
+    rank, time_s = step_of(played.graph, played.timeline, job.stages_wait)
     analysis = analyse_rank(
         played.graph, played.timeline, rank, inner=played.inner, origin=pricing.origin
     )
-    time_s = played.timeline.makespan_s
-    interval = _interval(prepared, played, rank, factor)
+    interval = _interval(prepared, played, rank, factor, time_s)
     peak = peak_bytes(plan)
     heaviest = int(np.argmax(peak))
     busy = analysis.busy_by_origin
@@ -321,7 +325,7 @@ def _read_off(prepared: Prepared, played: Played, factor: Factor) -> Forecast:
         rank=rank,
         iteration_time_s=time_s,
         interval_s=interval,
-        breakdown=analysis.breakdown,
+        breakdown=analysis.breakdown.within(time_s),
         communication=analysis.communication,
         peak_bytes=peak,
         memory_parts=stage_bytes(plan, heaviest),
@@ -333,7 +337,7 @@ def _read_off(prepared: Prepared, played: Played, factor: Factor) -> Forecast:
 
 
 def _interval(
-    prepared: Prepared, played: Played, rank: int, factor: Factor
+    prepared: Prepared, played: Played, rank: int, factor: Factor, time_s: float
 ) -> tuple[float, float] | None:
     """Central 90 % of the iteration time.
 
@@ -343,7 +347,6 @@ def _interval(
     releases of its software are added.
     """
     plan, pricing = prepared.plan, prepared.pricing
-    time_s = played.timeline.makespan_s
     seconds = time_by_work(plan, played, rank)
     known = np.isfinite(pricing.spread) & (seconds > 0)
     if not known.any():

@@ -25,10 +25,11 @@ from seer.memo import Memo
 from seer.play import length_in_order, play
 from seer.readers import read_calibration, read_layer_template
 from seer.spec import Job
-from seer.timeline import Breakdown, RankAnalysis, breakdown_of, busiest_rank
+from seer.timeline import Breakdown, RankAnalysis, breakdown_of, step_of
 from seer.timeline.rank_view import COMPUTING, of_kinds
 from seer.workload import Parts, Plan, RowKey, Segment, fold, heaviest_bytes, lay_out
 from seer.workload.groups import COMPUTE
+from seer.workload.transfers import transfer_overhead_s
 
 MOST_PRICES = 100_000
 """Remembered rows of work: about one kilobyte each."""
@@ -223,11 +224,11 @@ def _summed(
     """Play the schedule over its segments, whose durations are in `time_s`."""
     graph = fold(plan)
     timeline = play(graph, time_s[graph.work_id])
-    rank = busiest_rank(graph, timeline)
-    breakdown = breakdown_of(graph, timeline, rank, inner)
+    rank, step_s = step_of(graph, timeline, plan.job.stages_wait)
+    breakdown = breakdown_of(graph, timeline, rank, inner).within(step_s)
     peak, parts = heaviest_bytes(plan)
     memory = PlanMemory(peak, plan.job.cluster.device.memory_bytes, parts)
-    return PlanResult(plan.job, timeline.makespan_s, breakdown, memory)
+    return PlanResult(plan.job, step_s, breakdown, memory)
 
 
 def sustained_s(
@@ -246,7 +247,7 @@ def sustained_s(
         for i, seconds in zip(new, priced.time_s.tolist(), strict=True):
             found[i] = seconds
             reuse.prices.put((machine, keys[i]), seconds)
-    time_s = np.array(found, dtype=np.float64)
+    time_s = np.array(found, dtype=np.float64) + transfer_overhead_s(job, work.kind)
     return np.where(np.isin(work.kind, MATRIX), time_s * factor, time_s)
 
 

@@ -309,6 +309,9 @@ class FrameworkSpec:
     p2p : str
         "blocking" (a transfer blocks the sender's compute stream), "in_turn" (it does, and a stage
         sends and receives one after another), "overlap" (it does not).
+    transfer_overhead_s : float
+        What a transfer between stages takes beyond its bytes: the host prepares it, and waits for
+        the device where it blocks (0 when nothing is known).
     scatter_gather : bool
         Pipeline messages are cut by tp, then gathered inside the node (Megatron's scatter/gather);
         with sequence parallelism they are cut anyway.
@@ -370,6 +373,10 @@ class FrameworkSpec:
     host_issue : str
         "calls" (as counted above), "off" (operators launch themselves), or the time that the host
         takes for each operator ("12 us").
+    post_validated : tuple of str
+        Schedules under which no stage waits for the others before its optimizer (Qi et al. 2024,
+        section 4: updates are validated afterwards): a stage begins the next step while others
+        still finish this one.
     source : str
     software : tuple of str
         How published runs name this stack (the text, or its beginning).
@@ -383,6 +390,7 @@ class FrameworkSpec:
     recompute: str = "none"
     recompute_modules: tuple[str, ...] = ()
     p2p: str = "blocking"
+    transfer_overhead_s: float = 0.0
     scatter_gather: bool = False
     tp_overlap: str = "none"
     overlap_multiprocessors: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -410,6 +418,7 @@ class FrameworkSpec:
     graph_scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cuda_graphs: tuple[str, ...] = ()
     host_issue: str = "calls"
+    post_validated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -437,6 +446,21 @@ class Job:
     def micro_batches(self) -> int:
         """Micro-batches per step and data-parallel replica."""
         return self.training.global_batch // (self.training.micro_batch * self.parallelism.dp)
+
+    @property
+    def stages_wait(self) -> bool:
+        """Whether all stages wait for each other between two steps, as for a global norm."""
+        return self.parallelism.schedule not in self.framework.post_validated
+
+    @property
+    def transfers_block(self) -> bool:
+        """Whether the sender's next pass waits for a transfer.
+
+        The runtime of schedules that are validated afterwards posts transfers and waits where they
+        are used (sail-sg/zero-bubble-pipeline-parallelism, zb_schedules.py: handles of
+        batch_isend_irecv).
+        """
+        return self.framework.p2p != "overlap" and self.stages_wait
 
     @property
     def reduces_once(self) -> bool:

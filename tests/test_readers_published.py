@@ -272,3 +272,40 @@ def test_a_column_that_a_row_needs_is_named_where_the_table_lacks_it(tmp_path: P
     runs, skipped = read_published_runs(path)
     assert runs == []
     assert "'model' is missing" in skipped[0].reason
+
+
+@pytest.mark.parametrize(
+    ("change", "preset"),
+    [
+        ({"software": "Megatron-LM fork"}, "megatron-core"),
+        ({"software": "Megatron-LM fork", "gpu_class": "a100-sxm-80gb"}, "megatron-lm-2023"),
+        ({"software": "microsoft Megatron-DeepSpeed fork"}, "megatron-deepspeed-2021"),
+        ({"software": "Hugging Face Trainer, PyTorch FSDP 2.3"}, "fsdp"),
+        ({"software": ""}, "megatron-core"),
+        ({"software": "Megatron-LM zero-bubble fork"}, "megatron-lm-zero-bubble"),
+        (
+            {"software": "Megatron-LM fork", "source_group": "zero_bubble"},
+            "megatron-lm-zero-bubble",
+        ),
+        ({"software": "?", "schedule_class": "v-half", "pp": 2}, "megatron-lm-zero-bubble"),
+        ({"software": "TorchTitan 2025", "schedule_class": "zb-v", "pp": 2}, "torchtitan"),
+    ],
+)
+def test_software_that_no_preset_names_is_forecast_with_the_nearest_one(
+    tmp_path: Path, change: dict[str, Any], preset: str
+) -> None:
+    job = run_of(tmp_path, **change).job
+    assert job.framework.name == preset
+    told = any("no framework preset names" in note for note in job.notes)
+    assert told == (preset != "torchtitan")
+
+
+@pytest.mark.parametrize("word", ["zb-1p", "zb-2p", "zb-b", "zb-h1"])
+def test_a_zero_bubble_row_splits_uneven_layers_and_names_its_schedule(
+    tmp_path: Path, word: str
+) -> None:
+    row = {"n_layers": 30, "pp": 8, "tp": 1, "sp": 0, "n_gpus": 8, "gbs": 24, "mbs": 1}
+    job = run_of(tmp_path, software="zero bubble", schedule_class=word, **row).job
+    assert job.parallelism.schedule == ("zb-1p" if word == "zb-b" else word)
+    assert sum(job.parallelism.layers_per_stage) == 30
+    assert job.stages_wait == (word == "zb-h1")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from bench import targets
 
+from seer.graph import OperatorKind
 from seer.play import play
 from seer.workload import Plan, Slot, fold, lay_out
 from seer.workload.peaks import activation_bytes
@@ -107,18 +108,15 @@ RUNS = pytest.mark.parametrize(("model", "m"), list(targets.ZERO_BUBBLE))
 
 @RUNS
 def test_four_schedules_run_as_fast_as_measured(model: str, m: int) -> None:
-    # Qi et al. 2024, table 4, without any factor: all four within 18 %, all but the
-    # interleaved one within 13 %
+    # Qi et al. 2024, table 4: all within 16 %, all of them too fast
     for schedule, published in targets.ZERO_BUBBLE[model, m].items():
         found = targets.samples_per_gpu_s(targets.zero_bubble(model, m, schedule))
-        near = 0.18 if schedule == "interleaved" else 0.13
-        assert found == pytest.approx(published, rel=near), schedule
+        assert 1.0 < found / published < 1.16, schedule
 
 
 @RUNS
 def test_four_schedules_come_in_the_measured_order(model: str, m: int) -> None:
-    # Where two were measured within 4 % of each other either may lead. One pair is missed: of
-    # 6.2B with 24 micro-batches the interleaved schedule comes out 2 % before ZB-2p
+    # where two were measured within 4 % of each other either may lead
     published = targets.ZERO_BUBBLE[model, m]
     found = {s: targets.samples_per_gpu_s(targets.zero_bubble(model, m, s)) for s in published}
     wrong = [
@@ -127,8 +125,18 @@ def test_four_schedules_come_in_the_measured_order(model: str, m: int) -> None:
         for fast in published
         if published[fast] > 1.04 * published[slow] and found[fast] <= found[slow]
     ]
-    missed = [("interleaved", "zb-2p")] if model == "6.2B" else []
-    assert [pair for pair in wrong if pair not in missed] == []
+    assert wrong == []
+
+
+@RUNS
+def test_schedules_gain_on_1f1b_what_was_measured(model: str, m: int) -> None:
+    # within 6 %; of the smallest model ZB-2p gains 8 % too little at few micro-batches
+    published = targets.ZERO_BUBBLE[model, m]
+    found = {s: targets.samples_per_gpu_s(targets.zero_bubble(model, m, s)) for s in published}
+    near = 0.08 if model == "1.5B" else 0.06
+    for schedule in published:
+        gain = found[schedule] / found["1f1b"]
+        assert gain == pytest.approx(published[schedule] / published["1f1b"], rel=near), schedule
 
 
 @pytest.mark.parametrize(("model", "m"), list(targets.ZERO_BUBBLE)[::2])
@@ -140,10 +148,27 @@ def test_many_micro_batches_bring_the_schedules_together(model: str, m: int) -> 
     assert few[1] / few[0] > many[1] / many[0] > 1.0
 
 
+def test_a_step_that_waits_for_nobody_is_the_longest_of_the_stages() -> None:
+    found = targets.zero_bubble("1.5B", 24, "zb-2p")
+    graph, timeline = found.played.graph, found.played.timeline
+    spans = []
+    for rank in np.unique(graph.rank):
+        mine = (graph.rank == rank) & (timeline.duration_s > 0)
+        mine &= graph.work.kind[graph.work_id] != OperatorKind.send_recv
+        spans.append(timeline.end_s[mine].max() - timeline.start_s[mine].min())
+    assert found.iteration_time_s == pytest.approx(max(spans))
+    assert found.iteration_time_s < 0.99 * timeline.makespan_s
+    assert found.breakdown.total_s == pytest.approx(found.iteration_time_s)
+    # 1F1B of the same code waits: a step ends when its last stage does
+    waits = targets.zero_bubble("1.5B", 24, "1f1b")
+    assert waits.iteration_time_s == waits.played.timeline.makespan_s
+
+
 @pytest.mark.parametrize("model", targets.ZERO_BUBBLE_GB)
 def test_four_schedules_need_the_measured_memory(model: str) -> None:
-    # peaks of the same runs, allocator and NCCL buffers not counted: within 10 %
+    # peaks of the same runs, allocator and NCCL buffers not counted: within 6 %, ZB-2p 11 %
     m = next(m for name, m in targets.ZERO_BUBBLE if name == model)
     for schedule, published in targets.ZERO_BUBBLE_GB[model].items():
         peak = targets.zero_bubble(model, m, schedule).peak_bytes.max() / 1e9
-        assert peak == pytest.approx(published, rel=0.10), schedule
+        near = 0.11 if schedule == "zb-2p" else 0.06 if model != "1.5B" else 0.08
+        assert peak == pytest.approx(published, rel=near), schedule

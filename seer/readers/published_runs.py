@@ -19,6 +19,7 @@ from seer.readers.job import read_job
 from seer.readers.published_machine import cluster_of
 from seer.readers.published_model import model_of
 from seer.readers.published_recipes import recipe_edits
+from seer.readers.published_software import is_zero_bubble, nearest_preset
 from seer.readers.published_words import (
     count_of,
     number_of,
@@ -145,7 +146,7 @@ def _run(row: Mapping[str, str], stacks: Mapping[str, Preset]) -> PublishedRun:
         raise ValueError(f"iteration_time_s is {published_s:g}: a time is above zero")
     notes: list[str] = []
     model, layers = model_of(row, notes)
-    preset = _preset(row.get("software", ""), stacks)
+    preset = _preset(row, stacks, notes)
     spec: dict[str, Any] = {
         "name": row["id"],
         "model": model,
@@ -170,12 +171,19 @@ def _run(row: Mapping[str, str], stacks: Mapping[str, Preset]) -> PublishedRun:
     )
 
 
-def _preset(software: str, stacks: Mapping[str, Preset]) -> Preset:
-    """The preset whose published name the software text starts with; the longest name wins."""
+def _preset(row: Mapping[str, str], stacks: Mapping[str, Preset], notes: list[str]) -> Preset:
+    """The preset whose published name the software text starts with; the longest name wins.
+
+    Software that no preset names is forecast with the nearest one, which a note says.
+    """
+    software = row.get("software", "")
     names = [text for text in stacks if software.startswith(text)]
-    if not names:
-        raise ValueError(f"software {software!r}: no framework preset names it")
-    return stacks[max(names, key=len)]
+    if names and not is_zero_bubble(row):
+        return stacks[max(names, key=len)]
+    nearest = nearest_preset(row)
+    notes.append(f"no framework preset names {software[:80]!r}: forecast with {nearest}")
+    found: Preset = read_structured(shipped.find("frameworks", nearest))
+    return found
 
 
 def _stacks() -> dict[str, Preset]:

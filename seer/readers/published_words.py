@@ -40,13 +40,15 @@ SCHEDULES = {
     "zb-h1": "zb-h1",
     "zb-1p": "zb-1p",
     "zb-2p": "zb-2p",
+    "zb-b": "zb-1p",
     "zb-v": "zb-v",
     "v-half": "v-half",
     "v-min": "v-min",
     "dualpipe": "dualpipe",
     "dualpipev": "dualpipev",
 }
-"""None = 1F1B, interleaved when there are virtual stages."""
+"""None = 1F1B, interleaved when there are virtual stages; a zero-bubble schedule without a stated
+limit of memory has that of 1F1B."""
 SHARDING = {"": 0, "none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hsdp": 3}
 V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipev")
 FUSED = {name: name for name in ("rms_norm", "rope", "swiglu", "squared_relu")}

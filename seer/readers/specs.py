@@ -156,11 +156,13 @@ _FRAMEWORK_CHOICES: dict[str, Any] = {
     "bucket_parameters": Annotated[int, Field(ge=0)],
     "optimizer_traffic_bytes": Annotated[float, Field(ge=0)],
     "step_overhead_s": Seconds,
+    "transfer_overhead_s": Seconds,
     "software": list[str],
     "recompute_modules": list[str],
     "host_calls": dict[str, dict[str, str]],
     "graph_scopes": dict[str, list[str]],
     "cuda_graphs": list[str],
+    "post_validated": list[str],
     "host_issue": Annotated[str, AfterValidator(_issue)],
 }
 """Fields of FrameworkSpec that take less than their type says."""

@@ -6,6 +6,7 @@ from seer.timeline.analysis import (
     analyse_rank,
     breakdown_of,
     busiest_rank,
+    step_of,
 )
 from seer.timeline.memory import peak_memory, peak_memory_all
 from seer.timeline.timeline import Timeline
@@ -19,4 +20,5 @@ __all__ = [
     "busiest_rank",
     "peak_memory",
     "peak_memory_all",
+    "step_of",
 ]

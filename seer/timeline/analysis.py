@@ -46,6 +46,15 @@ class Breakdown:
     host_s: float = 0.0
     other_s: float = 0.0
 
+    def within(self, step_s: float) -> Breakdown:
+        """The same of a step that is shorter than the parts: idle time at its ends goes first."""
+        left = max(self.total_s - step_s, 0.0)
+        parts = {}
+        for name in ("bubble_s", "exposed_communication_s", "other_s"):
+            parts[name] = max(getattr(self, name) - left, 0.0)
+            left -= getattr(self, name) - parts[name]
+        return replace(self, **parts)
+
     @property
     def total_s(self) -> float:
         """The sum of the six. Seconds."""
@@ -164,6 +173,33 @@ def busiest_rank(graph: OperatorGraph, timeline: Timeline) -> int:
     last = graph.stream_operator[graph.stream_ptr[used + 1] - 1]
     end = timeline.start_s[last] + timeline.duration_s[last]
     return int(graph.stream_rank[used[end == end.max()]].min())
+
+
+def step_of(graph: OperatorGraph, timeline: Timeline, stages_wait: bool) -> tuple[int, float]:
+    """The rank that tells the step, and how long that is: up to the last end of all ranks, or,
+    where stages do not wait for each other between steps, the longest of the ranks. Seconds."""
+    if stages_wait:
+        return busiest_rank(graph, timeline), timeline.makespan_s
+    return longest_rank(graph, timeline)
+
+
+def longest_rank(graph: OperatorGraph, timeline: Timeline) -> tuple[int, float]:
+    """The rank that is longest at work, and from its first operator's start to its last end.
+
+    That is the step of a long run whose stages do not wait for each other between steps: each keeps
+    its own lag. Transfers do not count, for they reach into the neighbouring steps. Seconds.
+    """
+    works = (timeline.duration_s > 0) & (graph.rank >= 0)
+    works &= graph.work.kind[graph.work_id] != OperatorKind.send_recv
+    if not works.any():
+        return busiest_rank(graph, timeline), timeline.makespan_s
+    rank = graph.rank[works]
+    first = np.full(int(rank.max()) + 1, np.inf)
+    last = np.full(len(first), -np.inf)
+    np.minimum.at(first, rank, timeline.start_s[works])
+    np.maximum.at(last, rank, timeline.end_s[works])
+    found = int(np.argmax(last - first))
+    return found, float(last[found] - first[found])
 
 
 @dataclass(frozen=True)

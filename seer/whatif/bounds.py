@@ -186,7 +186,7 @@ def _least_s(job: Job, pieces: Pieces) -> float:
         runs = m / 2 if plan.schedule == "dualpipe" else float(m)
     work = runs * both[placed].sum(axis=1)
     least = float(work.max())
-    if plan.schedule in (*WHOLE, *SPLIT, *FOLDED, *COMBINED):
+    if job.stages_wait and plan.schedule in (*WHOLE, *SPLIT, *FOLDED, *COMBINED):
         before = forward + whole if plan.schedule in WHOLE else forward
         least = max(least, float(before[: plan.pp - 1].sum() + work[plan.pp - 1]))
     return least

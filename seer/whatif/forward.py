@@ -68,7 +68,7 @@ def forward_graph(plan: Plan) -> OperatorGraph:
     transfer = first + np.arange(len(source))
     builder.connect(place[handed.from_slot], transfer)
     builder.connect(transfer, place[handed.to_slot])
-    if plan.job.framework.p2p != "overlap":
+    if plan.job.transfers_block:
         after = place[handed.from_slot] + 1
         follows = (after < len(chosen)) & (stage[np.minimum(after, len(chosen) - 1)] == source)
         builder.connect(transfer[follows], after[follows])

@@ -26,7 +26,9 @@ from seer.graph import COMMUNICATION, COMPUTE, OperatorGraph, OperatorKind
 from seer.hosts import play_into
 from seer.play import play
 from seer.spec import Job
+from seer.timeline import step_of
 from seer.workload import Plan, fold
+from seer.workload.transfers import transfer_overhead_s
 
 Floats = NDArray[np.float64]
 
@@ -136,7 +138,8 @@ def step_with(plan: Plan, healthy: Floats, slow: Floats, stage: int) -> tuple[fl
     usual, own = (_with_segments(plan, each)[graph.work_id] for each in (healthy, slow))
     here = _on_rank(graph, _first_rank(graph, stage, plan.job.parallelism.stage_ranks))
     durations = np.where(here, own, usual)
-    return play(graph, durations).makespan_s, float((durations - usual).sum())
+    _, step_s = step_of(graph, play(graph, durations), plan.job.stages_wait)
+    return step_s, float((durations - usual).sum())
 
 
 def _check(one: Straggler, job: Job) -> None:
@@ -180,6 +183,7 @@ def _slowed(prepared: Prepared, healthy: Floats, one: Straggler) -> Floats:
         if rows.any():
             asked = replace(work, message_bytes=message)
             time_s = cost.price(asked, prepared.calibration, links).time_s
+            time_s = time_s + transfer_overhead_s(prepared.job, asked.kind)
             found = np.where(rows, np.maximum(time_s, healthy), found)
     if one.part == Part.link:
         found = np.maximum(found, neighbour_s(work, cluster) * one.factor)

@@ -5,12 +5,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from seer.graph import OperatorKind
+from seer.spec import Job
 from seer.workload.logical import Logical
 from seer.workload.plan import Plan
 from seer.workload.slots import Slots
 
 PLAIN = ("gpipe", "1f1b")
 """Schedules of the engine that transfers in turn; others could wait in a circle."""
+
+
+def transfer_overhead_s(job: Job, kind: NDArray[np.int8]) -> NDArray[np.float64]:
+    """What transfers between stages take beyond their bytes; 0 for other kinds. float64[W]."""
+    each = job.framework.transfer_overhead_s
+    return np.where(kind == OperatorKind.send_recv, each, 0.0)
 
 
 def add_transfers(plan: Plan, slots: Slots, logical: Logical) -> None:
@@ -21,7 +29,7 @@ def add_transfers(plan: Plan, slots: Slots, logical: Logical) -> None:
     sender's next slot waits for it; `in_turn` so does what that slot receives.
     Neighbouring virtual stages on one stage (the turn of a V) hand over without one.
     """
-    blocking = plan.job.framework.p2p != "overlap"
+    blocking = plan.job.transfers_block
     sent, received = np.full((2, 2, len(slots.passes)), -1)
     for backward, found in enumerate(slots.passes.transfers):
         logical.connect(slots.exit[found.near_from], slots.enter[found.near_to])
