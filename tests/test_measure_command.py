@@ -87,6 +87,32 @@ def test_measurements_lead_to_a_forecast_on_this_machine(
     assert found["iteration_time_s"] > 0
 
 
+def test_a_job_that_names_the_cluster_being_measured_is_resumed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    folder = tmp_path / "here"
+    job = job_file(tmp_path, cluster=str(folder / "cluster.json"))
+    command = ["measure", "-o", str(folder), "--for", job, "--repeats", "3", "-q"]
+    assert main([*command, "--budget", "0"]) == 0
+    assert main(command) == 0
+    assert main(["fit", str(folder / "measurements.json"), "-o", str(folder / "c.json"), "-q"]) == 0
+
+
+def test_the_files_of_a_measurement_are_written_though_the_job_was_read_with_them(
+    tmp_path: Path,
+) -> None:
+    from seer.cli.measure import _write
+    from seer.readers.files import keep_inputs, read_text
+
+    path = tmp_path / "cluster.json"
+    path.write_text("{}")
+    with keep_inputs():
+        read_text(path)
+        _write(path, {"devices_per_node": 1})
+    assert json.loads(path.read_text()) == {"devices_per_node": 1}
+
+
 def test_a_second_run_finds_everything_done(
     measured: tuple[list[str], Path, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,7 +61,7 @@ def test_a_folder_a_missing_file_and_a_name_with_a_zero_byte_are_unreadable(tmp_
             read_bytes(name)
 
 
-@pytest.mark.parametrize("content", [b"", b"  \n", b"\xff\xfe\x00a", b"abc\x00def", b"\x89PNG\r\n"])
+@pytest.mark.parametrize("content", [b"", b"  \n", b"\xfe\x00\xffa", b"abc\x00def", b"\x89PNG\r\n"])
 def test_empty_and_binary_files_are_not_text(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(UnreadableError):
@@ -243,10 +243,24 @@ def test_places_that_cannot_be_written_are_refused_before_the_work(tmp_path: Pat
             check_outputs(bad)
 
 
-def test_text_as_powershell_writes_it_is_told_what_it_is(tmp_path: Path) -> None:
+def test_text_as_powershell_writes_it_is_read_and_damaged_it_is_told_what_it_is(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "job.yaml"
     path.write_bytes("gpus: 8\n".encode("utf-16"))
+    assert read_text(path) == "gpus: 8\n"
+    path.write_bytes("gpus: 8\n".encode("utf-16")[:-1])
     with pytest.raises(UnreadableError) as fault:
         read_text(path)
     assert "UTF-16" in fault.value.why
     assert fault.value.hint == "save it as UTF-8"
+
+
+def test_the_record_of_a_command_goes_on_though_it_was_read(tmp_path: Path) -> None:
+    """`seer measure` reads what it measured before, and jobs name the cluster that it writes."""
+    path = tmp_path / "measurements.json"
+    path.write_text("{}")
+    with keep_inputs():
+        read_text(path)
+        write_whole(path, "[1]", is_record=True)
+    assert path.read_text() == "[1]"

@@ -175,7 +175,8 @@ def _write(path: Path, value: dict[str, Any]) -> None:
             parts.append(f" {json_text.dumps(key)}: [\n  {rows}\n ]")
         else:
             parts.append(f" {json_text.dumps(key)}: {json_text.dumps(item)}")
-    write_whole(path, "{\n" + ",\n".join(parts) + "\n}\n")
+    # The record of an earlier run is read to go on with it, and jobs name the cluster.
+    write_whole(path, "{\n" + ",\n".join(parts) + "\n}\n", is_record=True)
 
 
 def _write_cluster(folder: Path, record: Record, device: str) -> None:

@@ -137,7 +137,7 @@ def decode(data: bytes, where: str) -> str:
         text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as fault:
         if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            why, hint = "it is UTF-16, as PowerShell writes it", "save it as UTF-8"
+            why, hint = "it is UTF-16, as PowerShell writes it, and damaged", "save it as UTF-8"
         else:
             why, hint = f"byte {fault.start} is not UTF-8", ""
         raise UnreadableError("this is not a text file", where=where, why=why, hint=hint) from None
@@ -284,11 +284,14 @@ def _keep_input(name: str) -> None:
         raise UsageError(what, where=name, hint="another name for the output")
 
 
-def write_whole(path: PathLike, content: bytes | str, *, overwrite: bool = True) -> None:
+def write_whole(
+    path: PathLike, content: bytes | str, *, overwrite: bool = True, is_record: bool = False
+) -> None:
     """Write a file whole or not at all: a temporary file beside it takes its place at the end.
 
     `-` is standard output. Raises UsageError when the place cannot be written, when `overwrite` is
-    false and the file exists, and when it is an input (`keep_inputs`).
+    false and the file exists, and when it is an input (`keep_inputs`), unless it is the command's
+    own record, which it reads to go on where it ended (`is_record`).
     """
     data = content.encode() if isinstance(content, str) else content
     name = os.fspath(path)
@@ -299,7 +302,8 @@ def write_whole(path: PathLike, content: bytes | str, *, overwrite: bool = True)
             return
         if not overwrite and os.path.exists(name):
             raise UsageError("the file exists already and is kept", where=name)
-        _keep_input(name)
+        if not is_record:
+            _keep_input(name)
         _replace(os.path.realpath(name), data)
     except OSError as fault:
         why = fault.strerror or str(fault)
