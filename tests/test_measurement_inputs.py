@@ -98,6 +98,79 @@ def test_attention_in_a_trace_has_heads_lengths_and_mask(tmp_path: Path) -> None
     assert (table["head_dim"][0], table["causal"][0], table["kernel"][0]) == (64, True, "flash")
 
 
+QKV = [[2, 128, 16, 64], [2, 256, 4, 64], [2, 256, 4, 64]]
+"""Query, key and value as [batch, length, heads, size]."""
+ACROSS = [[2, 16, 128, 64], [2, 4, 256, 64], [2, 4, 256, 64]]
+"""The same as [batch, heads, length, size]."""
+
+
+def attention_call(
+    name: str, dims: list[list[int]], values: dict[int, str], skip: int = 0
+) -> Tracer:
+    """A call with query, key and value behind `skip` tensors and plain arguments by place."""
+    tracer = Tracer()
+    concrete = [values.get(i, "") for i in range(max(values, default=0) + 1)]
+    shapes = [[1]] * skip + dims
+    more = {"Input type": [BF16] * len(shapes), "Concrete Inputs": concrete}
+    tracer.call(name, shapes, [40.0], **more)
+    return tracer
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "skip", "causal", "kernel"),
+    [
+        ("aten::_flash_attention_backward", QKV, 1, 11, "flash"),
+        ("flash_attn::_flash_attn_forward", QKV, 0, 5, "flash_attn"),
+        ("flash_attn::_flash_attn_backward", QKV, 1, 11, "flash_attn"),
+        ("aten::_scaled_dot_product_flash_attention_backward", ACROSS, 1, 11, "flash"),
+        ("aten::_scaled_dot_product_cudnn_attention", ACROSS, 0, 6, "cudnn"),
+        ("aten::_cudnn_attention_forward", ACROSS, 0, 10, "cudnn"),
+        ("aten::_cudnn_attention_backward", ACROSS, 1, 14, "cudnn"),
+        ("aten::_scaled_dot_product_cudnn_attention_backward", ACROSS, 1, 14, "cudnn"),
+        ("aten::_scaled_dot_product_efficient_attention", ACROSS, 0, 6, "efficient"),
+    ],
+)
+def test_attention_of_every_backend_and_pass_has_its_mask(
+    name: str, dims: list[list[int]], skip: int, causal: int, kernel: str, tmp_path: Path
+) -> None:
+    for word in ("True", "False"):
+        tracer = attention_call(name, dims, {causal: word}, skip)
+        found = first(only(tracer.write(tmp_path / "x.json")))
+        assert (found["kernel"], found["causal"], found["window"]) == (kernel, word == "True", 0)
+        assert (found["seq_q"], found["seq_kv"]) == (128, 256)
+        assert (found["heads"], found["kv_heads"]) == (16, 4)
+        assert found["train_pass"] == ("backward" if skip else "forward")
+
+
+def test_attention_with_a_sliding_window_is_never_taken_for_a_full_one(tmp_path: Path) -> None:
+    name = "flash_attn::_flash_attn_forward"
+    slides = attention_call(name, QKV, {5: "True", 6: "31", 7: "0"})
+    found = first(only(slides.write(tmp_path / "slides.json")))
+    assert (found["causal"], found["window"]) == (True, 32)  # 31 keys before, and its own
+    whole = attention_call(name, QKV, {5: "True", 6: "-1", 7: "0"})
+    assert first(only(whole.write(tmp_path / "whole.json")))["window"] == 0
+    both = attention_call(name, QKV, {5: "False", 6: "31", 7: "31"})
+    with pytest.raises(UnreadableError) as fault:
+        read_measurements(both.write(tmp_path / "both.json"))
+    assert "a window on both sides: 1 kernel, 100.0% of GPU time" in fault.value.why
+
+
+def test_the_mask_of_memory_efficient_attention_is_a_number(tmp_path: Path) -> None:
+    name = "aten::_efficient_attention_forward"
+    for word, causal in (("0", False), ("1", True), ("2", True)):
+        tracer = attention_call(name, QKV, {9: word})
+        assert first(only(tracer.write(tmp_path / "x.json")))["causal"] == causal
+
+
+def test_attention_with_a_bias_of_its_own_is_reported(tmp_path: Path) -> None:
+    tracer = attention_call(
+        "aten::_scaled_dot_product_efficient_attention", [*ACROSS, [2, 16, 128, 256]], {6: "False"}
+    )
+    with pytest.raises(UnreadableError) as fault:
+        read_measurements(tracer.write(tmp_path / "x.json"))
+    assert "attention with a bias or a mask of its own" in fault.value.why
+
+
 def test_a_norm_in_a_trace_moves_its_tensor_twice(tmp_path: Path) -> None:
     tracer = Tracer()
     more = {"Input type": [BF16], "Input Strides": [[512 * 64, 512, 1]]}

@@ -77,6 +77,13 @@ class Call:
         plain = isinstance(strides, list) and all(isinstance(n, int) for n in strides)
         return strides if plain and strides else None
 
+    def word(self, position: int) -> str:
+        """A plain argument as text, "" where it is none. Raises Unclear."""
+        if not isinstance(self.args.concrete_inputs, list):
+            raise Unclear("the values of plain arguments are not recorded")
+        word = _at(self.args.concrete_inputs, position)
+        return "" if word is None else str(word)
+
     def flag(self, position: int) -> bool:
         """A plain true or false. Raises Unclear."""
         word = _at(self.args.concrete_inputs, position)
@@ -145,16 +152,30 @@ def _gemm(
 
 
 def _attention(
-    kernel: str, query: int, causal: int, *, heads_first: bool = False, backward: bool = False
+    kernel: str,
+    query: int,
+    causal: int,
+    *,
+    heads_first: bool = False,
+    backward: bool = False,
+    window: int = 0,
+    bias: int = 0,
+    mask_type: bool = False,
 ) -> Callable[[Call], tuple[str, Row]]:
-    """Attention of query, key and value from argument `query` on; `causal` is a flag.
+    """Attention of query, key and value from argument `query` on.
 
-    Tensors are [batch, length, heads, size], or [batch, heads, length, size].
+    Tensors are [batch, length, heads, size], or [batch, heads, length, size]. `causal` is the place
+    of a flag, or of a number that is not 0 (`mask_type`); `window` that of the keys seen before a
+    query and, behind it, after it; `bias` that of a tensor which is added to the scores. 0 = none.
     """
 
     def recipe(call: Call) -> tuple[str, Row]:
         q, k, v = (call.dims(query + i, 4) for i in range(3))
         length, heads = (2, 1) if heads_first else (1, 2)
+        if bias and _at(call.args.input_dims, bias):
+            raise Unclear("attention with a bias or a mask of its own")
+        before = _keys_before(call, window) if window else 0
+        masked = call.word(causal) not in ("", "0") if mask_type else call.flag(causal)
         return "attention", {
             "dtype": call.dtype(query),
             "kernel": kernel,
@@ -166,11 +187,21 @@ def _attention(
             "kv_heads": float(k[heads]),
             "head_dim": float(q[3]),
             "head_dim_v": float(v[3]),
-            "causal": call.flag(causal),
-            "window": 0.0,
+            "causal": masked or before > 0,
+            "window": float(before),
         }
 
     return recipe
+
+
+def _keys_before(call: Call, position: int) -> int:
+    """Keys that a query sees of a sliding window, itself included; 0 = all. Raises Unclear."""
+    left, right = call.word(position), call.word(position + 1)
+    if left in ("", "-1", "None"):
+        return 0
+    if not left.isdigit() or right not in ("", "-1", "0", "None"):
+        raise Unclear("attention with a window on both sides")
+    return int(left) + 1
 
 
 # ---- memory-bound operators ------------------------------------------------------------------
@@ -219,14 +250,35 @@ RECIPES: Mapping[str, Callable[[Call], tuple[str, Row]]] = {
     "aten::addmm": _product(1),
     "aten::bmm": _batched(0),
     "aten::baddbmm": _batched(1),
-    "aten::_flash_attention_forward": _attention("flash", 0, 8),
-    "aten::_flash_attention_backward": _attention("flash", 1, 11, backward=True),
-    "flash_attn::_flash_attn_forward": _attention("flash_attn", 0, 5),
+    "aten::_flash_attention_forward": _attention("flash", 0, 8, window=11),
+    "aten::_flash_attention_backward": _attention("flash", 1, 11, backward=True, window=15),
+    "flash_attn::_flash_attn_forward": _attention("flash_attn", 0, 5, window=6),
+    "flash_attn::_flash_attn_backward": _attention("flash_attn", 1, 11, backward=True, window=12),
     "aten::_scaled_dot_product_flash_attention": _attention("flash", 0, 4, heads_first=True),
-    "aten::_scaled_dot_product_cudnn_attention": _attention("cudnn", 0, 6, heads_first=True),
+    "aten::_scaled_dot_product_flash_attention_backward": _attention(
+        "flash", 1, 11, heads_first=True, backward=True
+    ),
+    "aten::_scaled_dot_product_cudnn_attention": _attention(
+        "cudnn", 0, 6, heads_first=True, bias=3
+    ),
+    "aten::_cudnn_attention_forward": _attention("cudnn", 0, 10, heads_first=True, bias=3),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _attention(
+        "cudnn", 1, 14, heads_first=True, backward=True, bias=8
+    ),
+    "aten::_cudnn_attention_backward": _attention(
+        "cudnn", 1, 14, heads_first=True, backward=True, bias=8
+    ),
+    "aten::_efficient_attention_forward": _attention("efficient", 0, 9, bias=3, mask_type=True),
+    "aten::_efficient_attention_backward": _attention(
+        "efficient", 1, 14, backward=True, bias=4, mask_type=True
+    ),
+    "aten::_scaled_dot_product_efficient_attention": _attention(
+        "efficient", 0, 6, heads_first=True, bias=3
+    ),
     "aten::native_layer_norm": _memory("layer_norm", 2),
     "aten::native_layer_norm_backward": _memory("layer_norm", 3, backward=True),
     "aten::_fused_rms_norm": _memory("rms_norm", 2),
+    "aten::_fused_rms_norm_backward": _memory("rms_norm", 3, backward=True, pair=True),
     "aten::gelu": _memory("gelu", 2),
     "aten::gelu_backward": _memory("gelu", 3, backward=True),
     "aten::_softmax": _memory("softmax", 2),

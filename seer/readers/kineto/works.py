@@ -244,9 +244,11 @@ def work_columns(kind: str, row: Mapping[str, Any]) -> dict[str, Any]:
         }
     if kind == "attention":
         m, n, k = int(row["seq_q"]), int(row["seq_kv"]), int(row["head_dim"])
+        slides = 0 < row["window"] < n  # then the keys seen stand for the mask
+        n = int(row["window"]) if slides else n
         batch, heads = int(row["batch"]), int(row["heads"])
         passes = 2.5 if row["train_pass"] == "backward" else 1.0
-        causal = bool(row["causal"])
+        causal = bool(row["causal"]) and not slides
         flop = 4.0 * batch * heads * m * n * k * (0.5 if causal else 1.0) * passes
         return columns | {
             "variant": row["kernel"],
