@@ -20,7 +20,7 @@ from seer.calibration import (
 )
 from seer.calibration.attention import AttentionShapes
 from seer.errors import UsageError
-from seer.fit import fit_calibration, fit_measurements
+from seer.fit import fit_calibration, fit_measurements, too_few
 from seer.fit.polynomial import solve
 from seer.fit.validation import error_summary, folds_of, held_out_errors, spread_from
 
@@ -259,6 +259,24 @@ def test_equal_measurements_give_an_equal_calibration() -> None:
 def test_an_unknown_form_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(UsageError, match="did you mean 'polynomial'"):
         fit_measurements([gemms()], "lab", "polynomal")
+
+
+def test_measurements_that_are_too_few_for_a_curve_are_said_with_their_lines() -> None:
+    few = gemms().where(np.arange(2))
+    other = replace(few, columns={**few.columns, "dtype": np.array(["fp16"] * 2, object)})
+    tables = [copies(), few, other]
+    said = too_few(tables, "lab")
+    assert len(said) == 2
+    place = f"{few.file}, {few.file}" if few.file != other.file else few.file
+    lines = ", ".join(str(line) for line in few.line)
+    assert said[0].startswith(f"{place}, line {lines}: gemm bf16 forward ")
+    assert said[1].endswith("gets no curve of its own: 2 of the 3 measurements that one takes")
+    fitted = fit_measurements(tables, "lab")
+    assert not only(fitted, GemmCurve)
+    with pytest.raises(UsageError, match="none of these measurements gives a curve") as fault:
+        fit_measurements([few], "lab")
+    assert "2 of the 3" in fault.value.why
+    assert too_few([gemms(), copies(), attentions()], "lab") == []
 
 
 def test_nothing_to_fit_is_an_error() -> None:

@@ -105,6 +105,8 @@ def test_a_collective_takes_its_fabric_from_the_conditions(tmp_path: Path) -> No
         ({"shape": {"m": 1, "n": 2, "k": -3}}, "k is -3, not a positive number"),
         ({"shape": [1, 2, 3]}, "no shape"),
         ({"kind": "fft"}, "the kind 'fft' is not known"),
+        ({"kind": "gem"}, "the kind 'gem' is not known: did you mean 'gemm'"),
+        ({"kind": "rms_norm"}, "the kind 'rms_norm' is a variant of the kind 'memory'"),
         ({"kind": "all_reduce", "shape": {"message_bytes": 8, "ranks": 1}}, "needs two"),
     ],
 )
@@ -152,3 +154,12 @@ def test_what_is_recorded_is_what_is_read(tmp_path: Path) -> None:
     assert not skipped
     assert {t.kind: t.time_s.tolist() for t in tables} == {"gemm": [1e-3], "memory": [2e-3]}
     assert Record.from_json(record.to_json()).times_s == record.times_s
+
+
+def test_products_of_experts_are_a_batch_of_equal_ones(tmp_path: Path) -> None:
+    shape = {"groups": 8, "m": 1024, "n": 512, "k": 256}
+    (table,), _ = read_measurements(
+        write(tmp_path, [{**GEMM, "kind": "grouped_gemm", "shape": shape}])
+    )
+    assert (table.kind, table["variant"][0], table["batch"][0]) == ("gemm", "grouped", 8)
+    assert [table[name][0] for name in ("m", "n", "k")] == [1024, 512, 256]

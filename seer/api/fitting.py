@@ -145,12 +145,13 @@ def fit(
         processes=1,
         progress=progress,
     )
-    if base:
-        from seer.fit import onto
+    from seer.fit import onto, too_few
 
+    if base:
         found = onto(base, found)
     values = {f.name: getattr(found, f.name) for f in fields(found)}
-    return FitResult(**values, skipped=tuple(str(row) for row in skipped))
+    left_out = [str(row) for row in skipped] + too_few(tables, device)
+    return FitResult(**values, skipped=tuple(left_out))
 
 
 def fit_tables(

@@ -178,10 +178,13 @@ def fit(
     command = _command(measurements, out, options, logs, day)
     tables, skipped = read_measurements(measurements, **logs)
     own = _fit(tables, measurements, options, name or device, day, command, output)
+    from seer.fit import too_few
+
     calibration = _onto(base, own) if base else own
     write_calibration(calibration, out)
-    _show(own, [str(row) for row in skipped], json, output)
-    _warn(output, [str(row) for row in skipped], tables)
+    left_out = [str(row) for row in skipped] + too_few(tables, device)
+    _show(own, left_out, json, output)
+    _warn(output, left_out, tables)
     output.notice(f"{out}: {len(calibration.curves)} curves")
     if base:
         output.notice(f"{len(own.curves)} fitted here; {base.name} answers for the rest")

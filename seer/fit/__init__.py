@@ -3,5 +3,6 @@
 from seer.fit.calibrate import fit_calibration, fit_measurements
 from seer.fit.describe import FORMS
 from seer.fit.onto import onto
+from seer.fit.too_few import too_few
 
-__all__ = ["FORMS", "fit_calibration", "fit_measurements", "onto"]
+__all__ = ["FORMS", "fit_calibration", "fit_measurements", "onto", "too_few"]

@@ -34,6 +34,7 @@ from seer.fit.pieces import Fitting, law_tasks, own_tasks
 from seer.fit.polynomial import fit_polynomial
 from seer.fit.tables import FEWEST_POINTS, KEYS, POLYNOMIAL_KEYS, of_kind, parts
 from seer.fit.tasks import Licence, Progress, run_tasks
+from seer.fit.too_few import too_few
 
 
 def fit_measurements(
@@ -104,7 +105,8 @@ def fit_measurements(
     if progress:
         progress("done", len(tasks) + len(laws), len(tasks) + len(laws))
     if not curves:
-        raise UsageError("none of these measurements gives a curve", where=device)
+        why = "; ".join(too_few(measurements, device)[:3])
+        raise UsageError("none of these measurements gives a curve", where=device, why=why)
     return tuple(sorted(curves, key=_preference))
 
 

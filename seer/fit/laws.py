@@ -13,6 +13,7 @@ from seer.calibration import Lines, Measurements
 from seer.calibration.laws import LAWS, LawCurve, Shape, key_text
 from seer.fit.choice import Choice, averaged, best_choice
 from seer.fit.describe import describe
+from seer.fit.tables import labelled
 from seer.fit.trees import fit_trees
 from seer.fit.validation import Mask, held_out_summary, spread_from
 
@@ -69,10 +70,7 @@ Both = tuple[LawCurve, LawCurve]
 
 def law_parts(table: Measurements) -> Iterator[Measurements]:
     """A table cut into the rows of each curve, one for every stack and key."""
-    columns = [table[name] for name in (*KEYS[table.kind], "stack")]
-    labels = np.array(["\t".join(map(str, row)) for row in zip(*columns, strict=True)], object)
-    for label in sorted(set(labels)):
-        rows = np.flatnonzero(labels == label)
+    for _, rows in labelled(table, (*KEYS[table.kind], "stack")):
         if len(rows) >= FEWEST_POINTS:
             yield table.where(rows)
 

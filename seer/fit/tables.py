@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seer.calibration import Measurements, joined
 
@@ -38,11 +39,16 @@ def parts(
     table: Measurements, keys: Mapping[str, tuple[str, ...]] = KEYS
 ) -> Iterator[Measurements]:
     """The table cut into the rows of each curve."""
-    columns = [table[name] for name in keys[table.kind]]
-    if table.kind != "memory":
-        columns.append(table.source)
-    labels = np.array(["\t".join(map(str, row)) for row in zip(*columns, strict=True)], object)
-    for label in sorted(set(labels)):
-        rows = np.flatnonzero(labels == label)
+    for _, rows in labelled(table, keys[table.kind], by_source=table.kind != "memory"):
         if len(rows) >= FEWEST_POINTS:
             yield table.where(rows)
+
+
+def labelled(
+    table: Measurements, names: Sequence[str], *, by_source: bool = False
+) -> Iterator[tuple[str, NDArray[np.intp]]]:
+    """Rows that share what tells curves apart, with the words of it, in order of these."""
+    columns = [table[name] for name in names] + ([table.source] if by_source else [])
+    labels = np.array(["\t".join(map(str, row)) for row in zip(*columns, strict=True)], object)
+    for label in sorted(set(labels)):
+        yield label, np.flatnonzero(labels == label)

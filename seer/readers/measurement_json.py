@@ -124,10 +124,13 @@ def _row(entry: Any, conditions: Mapping[str, Any], source: str) -> tuple[str, R
         return "collective", _collective(kind, size, text, conditions) | _times(entry)
     make = _KINDS.get(kind)
     if make is None:
-        raise _Unusable(f"the kind {kind!r} is not known")
-    table = "memory" if kind == "optimizer" else kind
+        if kind in TRAFFIC_PER_ELEMENT:
+            raise _Unusable(f"the kind {kind!r} is a variant of the kind 'memory'")
+        known = nearest(kind, (*_KINDS, *COLLECTIVES))
+        raise _Unusable(f"the kind {kind!r} is not known: {known}")
+    table = {"optimizer": "memory", "grouped_gemm": "gemm"}.get(kind, kind)
     row = make(size, shape, text) | _times(entry)
-    if kind == "gemm":
+    if table == "gemm":
         _refuse_odd_product(row)
     return table, row
 
@@ -145,6 +148,12 @@ def _refuse_odd_product(row: Row) -> None:
 def _gemm(size: Size, shape: Mapping[str, Any], text: Row) -> Row:
     sizes = {name: size(name) for name in ("m", "n", "k")}
     return text | sizes | {"batch": size("batch", 1), "bias": bool(shape.get("bias", False))}
+
+
+def _grouped_gemm(size: Size, shape: Mapping[str, Any], text: Row) -> Row:
+    """One product of every expert: a batch of equal products."""
+    sizes = {name: size(name) for name in ("m", "n", "k")} | {"batch": size("groups")}
+    return text | {"variant": "grouped"} | sizes | {"bias": False}
 
 
 def _attention(size: Size, shape: Mapping[str, Any], text: Row) -> Row:
@@ -194,6 +203,7 @@ def _optimizer(size: Size, shape: Mapping[str, Any], text: Row) -> Row:
 
 _KINDS: Mapping[str, Callable[[Size, Mapping[str, Any], Row], Row]] = {
     "gemm": _gemm,
+    "grouped_gemm": _grouped_gemm,
     "attention": _attention,
     "memory": _memory,
     "optimizer": _optimizer,
