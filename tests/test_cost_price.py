@@ -17,6 +17,7 @@ from seer.cost import Pricing, price
 from seer.errors import UsageError
 from seer.fit import fit_calibration
 from seer.graph import DType, OperatorKind, Origin, Pass, WorkTable
+from seer.readers.calibration_file import read_kernel_ratios
 
 CLUSTER = Cluster(
     name="test",
@@ -266,6 +267,19 @@ def test_an_operator_that_streams_like_a_measured_one_is_derived() -> None:
 
     assert pricing.time_s[0] == pytest.approx(8192 * 4096 * 6 / 1e12, rel=1e-6)
     assert pricing.origin[0] == Origin.derived
+
+
+def test_atomic_sums_of_rows_take_the_published_ratio_to_streaming_on_hopper_alone() -> None:
+    (ratio,) = (r for r in read_kernel_ratios("h100-sxm") if r.kernel == "index_add")
+    assert not [r for r in read_kernel_ratios("b200-sxm") if r.kernel == "index_add"]
+    sums = {**MEMORY, "variant": "index_add", "train_pass": Pass.backward}
+    streamed = one(sums)
+    found = one(sums, replace(CALIBRATION, kernel_ratios=(ratio,)))
+
+    assert found.time_s[0] == pytest.approx(ratio.backward * streamed.time_s[0])
+    assert found.origin[0] == Origin.derived
+    assert [note for note in found.notes if "published ratio" in note]
+    assert one(sums, replace(EMPTY, kernel_ratios=(ratio,))).time_s[0] > 0
 
 
 def test_an_unknown_memory_operator_streams_at_the_generic_rate() -> None:

@@ -118,6 +118,12 @@ def test_permutation_of_separate_operators_moves_more_than_one_kernel_does() -> 
     hbm, _ = work_named(eager, "unpermutation forward")
     # zeros, product, scattered sum: written; written and read; read, read and written
     assert hbm.tolist() == [(5 * copies + 1) * token]
+    # the gradient of index_select: zeros, then an atomic sum
+    assert work_named(eager, "permutation backward")[0].tolist() == [token]
+    assert work_named(eager, "permutation gradient sum backward")[0].tolist() == [
+        3 * copies * token
+    ]
+    assert work_named(job(8), "permutation gradient sum backward")[0].size == 0
     hbm, _ = work_named(job(8), "unpermutation forward")
     assert hbm.tolist() == [(copies + 1) * token]
 

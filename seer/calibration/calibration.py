@@ -47,13 +47,14 @@ class KernelRatio:
     Attributes
     ----------
     kernel : str
-        "flash1", "flash2", "flash_triton"; "full_sums": a product that promotes its sums to fp32.
+        "flash1", "flash2", "flash_triton"; "full_sums": a product that promotes its sums to fp32;
+        "index_add": rows summed atomically; "index_select": rows copied by index.
     forward, backward : float
         Over the time of the measured kernel.
     source : str
     of : str
-        The measured kernel ("cudnn"), of products their data type ("fp8"); "flash" = whichever
-        stands for the family.
+        The measured kernel ("cudnn"), of products their data type ("fp8"), "generic" of kernels
+        that only move memory; "flash" = whichever stands for the family.
     """
 
     kernel: str

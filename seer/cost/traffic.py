@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.calibration import Calibration, LawCurve, MemoryCurve
+from seer.calibration import Calibration, KernelRatio, LawCurve, MemoryCurve
 from seer.cluster import Cluster
 from seer.cost.physics import assume
 from seer.cost.pricing import Rows, Sheet
@@ -28,6 +28,8 @@ STAND_INS = {
     "gelu": ("squared_relu",),
     "squared_relu": ("gelu",),
     "geglu": ("swiglu",),
+    "index_add": ("eager",),
+    "index_select": ("eager",),
 }
 """Operators whose kernels stream alike: the throughput of one stands in at the other's traffic."""
 
@@ -57,16 +59,19 @@ def price_memory(
 ) -> None:
     """Fill the rows of kind memory, optimizer and memcpy."""
     curves = [(i, c) for i, c in enumerate(calibration.curves) if isinstance(c, MemoryCurve)]
+    ratios = {r.kernel: r for r in calibration.kernel_ratios if r.of == GENERIC}
     rows = _price_embedding(work, rows, calibration, sheet)
     backward = np.isin(work.train_pass[rows], BACKWARD)
     names = np.array([_name(work, i) for i in rows.tolist()], object)
     for name in sorted(set(names.tolist())):
         for is_backward in (False, True):
             mine = rows[(names == name) & (backward == is_backward)]
-            if len(mine):
+            if not len(mine):
+                continue
+            if not _by_ratio(work, mine, ratios.get(name), curves, sheet):
                 _price(work, mine, name, is_backward, curves, cluster, sheet)
-                priced = mine[sheet.curve[mine] >= 0]
-                sheet.time_s[priced] *= _kernels(work, priced)
+            priced = mine[sheet.curve[mine] >= 0]
+            sheet.time_s[priced] *= _kernels(work, priced)
     _other_memory(rows, calibration, cluster, sheet)
 
 
@@ -151,6 +156,26 @@ def _price(
     sheet.fill(rows, curve.evaluate(stated), index, Origin.derived)
     what = f"{name or 'a memory-bound operator'} {train_pass}"
     sheet.note("not measured, stated traffic over the throughput of streaming kernels", what)
+
+
+def _by_ratio(
+    work: WorkTable,
+    rows: Rows,
+    ratio: KernelRatio | None,
+    curves: list[tuple[int, MemoryCurve]],
+    sheet: Sheet,
+) -> bool:
+    """Fill rows by a published ratio to a streaming kernel, if there is one and such a kernel."""
+    generic = _best(curves, GENERIC, "forward")
+    if ratio is None or generic is None:
+        return False
+    index, curve = generic
+    estimate = curve.evaluate(work.hbm_bytes[rows] / _kernels(work, rows))
+    backward = np.isin(work.train_pass[rows], BACKWARD)
+    factor = np.where(backward, ratio.backward, ratio.forward)
+    sheet.fill(rows, replace(estimate, time_s=estimate.time_s * factor), index, Origin.derived)
+    sheet.note("by a published ratio to streaming kernels", ratio.kernel)
+    return True
 
 
 def _kernels(work: WorkTable, rows: Rows) -> Floats:

@@ -137,7 +137,7 @@ def read_kernel_ratios(device: str) -> tuple[KernelRatio, ...]:
     """Published ratios of kernels on a device, by the beginning of its name."""
     folder = shipped.folder("clusters").parent / "kernels"
     entries: list[Any] = []
-    for name in (str(folder / "attention.json"), str(folder / "gemm.json")):
+    for name in (str(folder / f"{family}.json") for family in ("attention", "gemm", "memory")):
         entries += parse_json(decode(read_bytes(name, SPEC_LIMIT_BYTES), name), name)["ratios"]
     return tuple(
         KernelRatio(
