@@ -6,17 +6,22 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from documents import seer
 
+from seer.cost.dispatch import sent_share
 from seer.errors import InfeasibleError, UsageError
+from seer.forecast import forecast
+from seer.graph import OperatorKind
 from seer.readers import read_job
 from seer.reports.oversubscription import reading
 from seer.spec import Job
 from seer.whatif.cross_dc import CrossDc, Volumes, cross_dc, volumes_of
 from seer.whatif.oversubscription import oversubscription
 from seer.whatif.placement import placements
-from seer.whatif.sites import cut_into_sites, one_site, spanning
+from seer.whatif.sites import cut_into_sites, in_whole_nodes, one_site, places_of, spanning
+from seer.workload.traffic import bytes_out_of_domains
 
 SPLIT = {"tp": 2, "pp": 4, "sequence_parallel": True}
 SMALL: dict[str, Any] = {
@@ -64,6 +69,47 @@ def test_a_site_keeps_its_inside_and_is_joined_by_the_network_over_the_ratio() -
 def test_gpus_that_make_no_equal_sites_of_whole_nodes_are_refused() -> None:
     with pytest.raises(InfeasibleError, match="3 equal sites of whole nodes"):
         compared(job(gpus=12, parallelism={"tp": 2, "pp": 2}, training=TRIPLE), sites=3)
+
+
+def test_racks_that_are_filled_in_part_make_sites_of_whole_racks() -> None:
+    # 256 GPUs, 64 of 72 in each of four racks: two sites are two racks each
+    rack = {"cluster": "gb200-nvl72", "gpus": 256, "parallelism": {"tp": 2, "pp": 2}}
+    training = {"sequence_length": 4096, "global_batch": 256, "micro_batch": 1}
+    sliced = job(**rack, training=training, placement={"slice": {"gpus": 64, "of": 72}})
+    filled = job(**rack, training=training)
+    for subject, assumed in ((sliced, 0), (filled, 1)):
+        placed, told = in_whole_nodes(subject, 2)
+        assert (placed.placement.slice_gpus, placed.placement.slice_of) == (64, 72)
+        assert places_of(placed) == 4 * 72
+        assert len(told) == assumed
+        found = compared(subject, oversubscriptions=(1.0,), distances_km=(0.0,))
+        for row in found.rows:
+            assert row.iteration_time_s == pytest.approx(row.plan_one_site_s, rel=1e-6)
+            assert row.link_share <= 1.0
+
+
+def test_what_does_not_span_the_sites_lies_as_the_job_has_it() -> None:
+    subject = job(placement={"order": "tp-cp-pp-dp"})
+    assert spanning(subject, "dp", 2).placement.order == subject.placement.order
+    assert spanning(subject, "pp", 2).placement.order == ("tp", "cp", "dp", "pp")
+    listed = job(placement={"devices": list(range(63, -1, -1))})
+    placed, told = in_whole_nodes(listed, 2)
+    assert placed.placement.devices == ()
+    assert "list of devices" in told[0]
+
+
+def test_tokens_that_a_kernel_sends_once_to_each_node_are_counted_once() -> None:
+    # 16 experts' ranks on two nodes of 8: a token with 8 copies reaches 2 (1 - 1/2^8) of 2 nodes
+    split = {"ep": 16, "tp": 1}
+    training = {"sequence_length": 4096, "global_batch": 16, "micro_batch": 1}
+    moe = {"model": "qwen3-30b-a3b", "gpus": 16, "training": training}
+    sent = {}
+    for dispatcher in ("alltoall", "deepep"):
+        found = forecast(job(**moe, parallelism={**split, "dispatcher": dispatcher}))
+        rows = np.isin(found.plan.work.kind, (OperatorKind.dispatch, OperatorKind.combine))
+        bytes_each = bytes_out_of_domains(found.plan, found.job.cluster, 1)
+        sent[dispatcher] = (bytes_each * sent_share(found.plan.work))[rows]
+    assert sent["deepep"] == pytest.approx(sent["alltoall"] * 2 * (1 - 0.5**8) / 8, rel=1e-12)
 
 
 def test_a_dimension_that_cannot_span_is_left_out_with_a_reason() -> None:

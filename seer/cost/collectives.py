@@ -30,7 +30,7 @@ from seer.calibration.collective import IN_NODE, CollectiveCurve, bus_factor
 from seer.calibration.estimate import Estimate
 from seer.calibration.fabric import POINT_TO_POINT
 from seer.cluster import Cluster, Span
-from seer.cost.dispatch import merged_share
+from seer.cost.dispatch import is_merged, merged_share
 from seer.cost.group import Group, Note, Priced, words_of
 from seer.cost.lenders import (
     Lender,
@@ -42,7 +42,7 @@ from seer.cost.sweeps import OwnSweeps, binding
 from seer.cost.tiers import find_way, reduction_factor
 from seer.cost.two_level import as_derived, price_two_level
 from seer.errors import UsageError
-from seer.graph.kinds import COMMUNICATION, PLAIN_DISPATCH, OperatorKind, Origin
+from seer.graph.kinds import COMMUNICATION, OperatorKind, Origin
 from seer.graph.work import WorkTable
 
 Floats = NDArray[np.float64]
@@ -131,11 +131,8 @@ def _equal_groups(work: WorkTable, rows: NDArray[np.intp]) -> dict[GroupKey, lis
     groups: dict[GroupKey, list[int]] = {}
     columns = (work.kind, work.group_ranks, work.group_nodes, work.nic_share)
     spans = [work.span_of(i) for i in rows.tolist()]
-    merged = np.isin(work.kind[rows], (OperatorKind.dispatch, OperatorKind.combine))
-    merged &= (work.group_nodes[rows] > 1) & [
-        work.variant[i] != PLAIN_DISPATCH for i in rows.tolist()
-    ]
-    values = (*(column[rows].tolist() for column in columns), spans, merged.tolist())
+    merged = is_merged(work)[rows].tolist()
+    values = (*(column[rows].tolist() for column in columns), spans, merged)
     for at, key in enumerate(zip(*values, strict=True)):
         groups.setdefault(key, []).append(at)
     return groups

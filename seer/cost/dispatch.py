@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seer.calibration import Calibration, Estimate, LawCurve
 from seer.cluster import Cluster
@@ -29,6 +30,21 @@ def merged_share(n_nodes: int) -> float:
     Source: DeepSeek-V3 report, section 3.2.2 (over InfiniBand once to each node, then by NVLink).
     """
     return float(n_nodes * (1.0 - (1.0 - 1.0 / n_nodes) ** TOP_K) / TOP_K)
+
+
+def is_merged(work: WorkTable) -> NDArray[np.bool_]:
+    """Rows whose kernel sends a token once to each node and spreads it there by NVLink: bool[W]."""
+    plain = np.array([variant == PLAIN_DISPATCH for variant in work.variant], np.bool_)
+    kinds = np.isin(work.kind, (OperatorKind.dispatch, OperatorKind.combine))
+    return np.asarray(kinds & (work.group_nodes > 1) & ~plain)
+
+
+def sent_share(work: WorkTable) -> NDArray[np.float64]:
+    """Share of the message of each row that its kernel sends between nodes: float64[W]."""
+    found = np.ones(len(work))
+    for row in np.flatnonzero(is_merged(work)).tolist():
+        found[row] = merged_share(int(work.group_nodes[row]))
+    return found
 
 
 def dispatch_curves(calibration: Calibration) -> list[tuple[int, LawCurve]]:

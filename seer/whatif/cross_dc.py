@@ -10,16 +10,18 @@ from seer.errors import InfeasibleError
 from seer.forecast import Forecast, forecast
 from seer.readers import read_calibration
 from seer.spec import Job
+from seer.whatif.across import bytes_across
 from seer.whatif.sites import (
     BUCKETS,
     WINDOW_BYTES,
     can_span,
     cut_into_sites,
+    in_whole_nodes,
     one_site,
+    places_of,
     spanning,
     with_buckets,
 )
-from seer.workload.traffic import bytes_out_of_domains, operators_by_work
 
 ELEMENT_BYTES = 2.0
 """Of the comparison of dimensions in bytes: all in 16 bits, so that only counts decide."""
@@ -163,6 +165,7 @@ def cross_dc(
     """
     calibration = calibration or read_calibration(job.calibration)
     near = replace(job, cluster=one_site(job.cluster))
+    near, told = in_whole_nodes(near, sites)
     why_not = {dimension: can_span(near, dimension, sites) for dimension in dimensions}
     left_out = [f"{dimension}: {why}" for dimension, why in why_not.items() if why]
     able = [dimension for dimension, why in why_not.items() if not why]
@@ -180,7 +183,7 @@ def cross_dc(
                 for ratio in oversubscriptions:
                     cluster = cut_into_sites(
                         near.cluster,
-                        job.gpus,
+                        places_of(near),
                         sites,
                         oversubscription=ratio,
                         distance_km=distance,
@@ -208,7 +211,7 @@ def cross_dc(
         rows=tuple(rows),
         volumes=volumes_of(job),
         left_out=tuple(left_out),
-        assumptions=_assumptions(near, dimensions, zero_algorithm, window_bytes),
+        assumptions=(*told, *_assumptions(near, dimensions, zero_algorithm, window_bytes)),
     )
 
 
@@ -227,8 +230,7 @@ def _row(dimension: str, found: Forecast, alone: float, own: float) -> Spanned:
     cluster = found.job.cluster
     tier = cluster.tiers[-1]
     top = len(cluster.tiers) - 1
-    count = operators_by_work(found.plan, found.played.graph)
-    across = float(count @ bytes_out_of_domains(found.plan, cluster, top))
+    across = bytes_across(found, top)
     seconds = found.iteration_time_s
     capacity = tier.share_bytes_per_s * cluster.domain(top - 1)
     return Spanned(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from seer import cost
 from seer.calibration import Calibration
 from seer.cluster import Cluster, Tier
@@ -15,8 +13,8 @@ from seer.forecast import Forecast, forecast
 from seer.graph import OperatorKind, WorkTable
 from seer.readers import read_calibration
 from seer.spec import Job
+from seer.whatif.across import bytes_across
 from seer.workload.places import whole_job_columns
-from seer.workload.traffic import bytes_out_of_domains, operators_by_work
 
 MESSAGE_BYTES = 256 * 2.0**20
 """Of the all-to-all over all GPUs: amid the 4 MB to 1 GB that Astral measured (SIGCOMM 2025)."""
@@ -162,15 +160,13 @@ def _row(
 ) -> Thinned:
     one, all_to_all_s = found
     cluster, parts = one.job.cluster, one.breakdown
-    count = operators_by_work(one.plan, one.played.graph)
-    across = float(np.dot(count, bytes_out_of_domains(one.plan, cluster, at)))
     return Thinned(
         tier=cluster.tiers[at].name,
         oversubscription=ratio,
         iteration_time_s=one.iteration_time_s,
         efficiency=flat[0].iteration_time_s / one.iteration_time_s,
         exposed_s=parts.exposed_communication_s + parts.bubble_s,
-        bytes_across_per_step=across,
+        bytes_across_per_step=bytes_across(one, at),
         all_to_all_s=all_to_all_s,
         all_to_all_efficiency=flat[1] / all_to_all_s,
     )
