@@ -6,14 +6,20 @@ import json
 import subprocess
 import sys
 from importlib import import_module
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import seer
 from seer.cli import main
 from seer.cli.app import command
+from seer.cli.output import speak_unicode
+from seer.forecast import forecast
+from seer.readers import read_job
+from seer.reports.text import print_forecast
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
 SMALL = "gpt2-xl-8xa100"
@@ -292,3 +298,30 @@ def test_a_command_imports_no_more_than_it_needs(arguments: list[str], absent: l
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
     )
     assert not set(absent) & set(done.stderr.split())
+
+
+def test_a_stream_that_knows_no_bars_speaks_utf_8_unless_it_is_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for told, written in ((None, "█"), ("ascii", "?")):
+        monkeypatch.delenv("PYTHONIOENCODING", raising=False)
+        if told:
+            monkeypatch.setenv("PYTHONIOENCODING", told)
+        sink = BytesIO()
+        stream = TextIOWrapper(sink, encoding="ascii")
+        speak_unicode(stream)
+        stream.write("█")
+        stream.flush()
+        assert sink.getvalue() == written.encode()
+
+
+def test_a_narrow_terminal_loses_the_bars_and_keeps_the_figures() -> None:
+    found = forecast(read_job("gpt2-xl-8xa100"))
+    for width, bars in ((40, False), (100, True)):
+        console = Console(width=width, file=StringIO())
+        print_forecast(found, console)
+        said = console.file.getvalue()
+        assert ("█" in said) is bars
+        for word in ("compute", "exposed communication", "optimizer"):
+            assert word in said
+        assert max(map(len, said.splitlines())) <= width

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from seer.readers.files import (
     read_text,
     write_whole,
 )
+from seer.readers.traces import trace_format
 
 
 def test_plain_and_gzipped_bytes_read_the_same(tmp_path: Path) -> None:
@@ -264,3 +266,14 @@ def test_the_record_of_a_command_goes_on_though_it_was_read(tmp_path: Path) -> N
         read_text(path)
         write_whole(path, "[1]", is_record=True)
     assert path.read_text() == "[1]"
+
+
+def test_a_pipe_is_read_once_and_known_from_then_on(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=("gpus: 8\n",))
+    writer.start()
+    assert trace_format(path) == "unknown"
+    assert read_structured(path) == {"gpus": 8}
+    assert read_text(path) == "gpus: 8\n"
+    writer.join()

@@ -24,8 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     try:
         from seer.cli.app import command  # the schema of all commands costs 0.1 s to build
+        from seer.cli.output import speak_unicode
         from seer.readers.files import keep_inputs
 
+        speak_unicode(sys.stdout, sys.stderr)
         with keep_inputs():
             result = command().main(args=arguments, prog_name="seer", standalone_mode=False)
         sys.stdout.flush()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Any, TextIO
 
 from seer.errors import UsageError
 
@@ -111,7 +113,30 @@ def one_result(json: bool, csv: bool) -> None:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object; a number that is not finite becomes null."""
-    print(json.dumps(_finite(value), indent=2, allow_nan=False, ensure_ascii=False))
+    plain = not can_write(sys.stdout, "é█")
+    print(json.dumps(_finite(value), indent=2, allow_nan=False, ensure_ascii=plain))
+
+
+def can_write(stream: TextIO, text: str) -> bool:
+    """Whether the encoding of a stream has these characters."""
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def speak_unicode(*streams: TextIO) -> None:
+    """Let streams that know no bars or foreign names write UTF-8, as Python does for LANG=C.
+
+    Where PYTHONIOENCODING says another encoding, what it lacks becomes a question mark.
+    """
+    for stream in streams:
+        if isinstance(stream, TextIOWrapper) and not can_write(stream, "é█"):
+            if os.environ.get("PYTHONIOENCODING"):
+                stream.reconfigure(errors="replace")
+            else:
+                stream.reconfigure(encoding="utf-8")
 
 
 def _finite(value: Any) -> Any:

@@ -61,6 +61,8 @@ def read_bytes(path: PathLike, limit: int = DATA_LIMIT_BYTES) -> bytes:
     try:
         if name == "-":
             data = _standard_input(sys.stdin.buffer)
+        elif is_pipe(name):
+            data = read_pipe(name)
         else:
             with open(name, "rb") as file:
                 _refuse_size(os.fstat(file.fileno()).st_size, limit, name)
@@ -80,6 +82,21 @@ def read_bytes(path: PathLike, limit: int = DATA_LIMIT_BYTES) -> bytes:
 def _standard_input(stream: BinaryIO) -> bytes:
     """What comes from standard input, kept: a job is looked at before it is read."""
     return stream.read(DATA_LIMIT_BYTES + 1)
+
+
+def is_pipe(name: PathLike) -> bool:
+    """Whether a path is a pipe, as a shell makes one of `<(command)`: it gives its content once."""
+    try:
+        return stat.S_ISFIFO(os.stat(name).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+@lru_cache(maxsize=16)
+def read_pipe(name: str) -> bytes:
+    """What comes out of a pipe, kept as that of standard input."""
+    with open(name, "rb") as file:
+        return file.read(DATA_LIMIT_BYTES + 1)
 
 
 def _refuse_size(size: int, limit: int, where: str, verb: str = "has") -> None:

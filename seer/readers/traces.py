@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from seer.errors import UnreadableError
+from seer.readers.files import is_pipe, read_pipe
 from seer.readers.traced import Traced, TraceOptions
 
 TraceFormat = Literal[
@@ -100,8 +101,11 @@ def read_head(path: str | os.PathLike[str]) -> bytes:
     """The first `HEAD_BYTES` of a file, unpacked. Raises UnreadableError."""
     name = os.fspath(path)
     try:
-        with open(name, "rb") as file:
-            head = file.read(HEAD_BYTES)
+        if is_pipe(name):
+            head = read_pipe(name)[:HEAD_BYTES]
+        else:
+            with open(name, "rb") as file:
+                head = file.read(HEAD_BYTES)
     except OSError as fault:
         why = fault.strerror or str(fault)
         raise UnreadableError("the file cannot be read", where=name, why=why) from None

@@ -11,6 +11,8 @@ from seer.units import format_bytes, format_count, format_seconds
 from seer.workload.launches import host_model
 
 BAR_WIDTH = 40
+BESIDE_BAR, LEAST_BAR = 42, 8
+"""Columns that the figures beside a bar take; below the second a bar says nothing."""
 
 NOISE = 1e-9
 """Shares below this are rounding of sums of floats."""
@@ -29,11 +31,13 @@ def print_forecast(forecast: Forecast, console: Console) -> None:
     """Headline, where the time goes, communication, memory, and how much of it is measured."""
     console.print(_headline(forecast))
     console.print()
-    console.print(Group(_breakdown(forecast), Text(), _communication(forecast), Text()))
+    console.print(
+        Group(_breakdown(forecast, console.width), Text(), _communication(forecast), Text())
+    )
     console.print(_memory(forecast))
     console.print(_coverage(forecast))
     for note in forecast.job.notes:
-        console.print(f"[dim]note: {note}[/dim]", highlight=False)
+        console.print(Text(f"note: {note}", style="dim"))
 
 
 def _headline(forecast: Forecast) -> Text:
@@ -70,19 +74,21 @@ def _split(forecast: Forecast) -> str:
     return ", ".join(words)
 
 
-def _breakdown(forecast: Forecast) -> Table:
+def _breakdown(forecast: Forecast, width: int) -> Table:
+    longest = min(BAR_WIDTH, width - BESIDE_BAR)
+    has_bars = longest >= LEAST_BAR
     table = Table(box=None, pad_edge=False, title="Where the time goes", title_justify="left")
     table.add_column("part")
     table.add_column("time", justify="right")
     table.add_column("share", justify="right")
-    table.add_column("", width=BAR_WIDTH)
+    if has_bars:
+        table.add_column("", width=longest)
     for key, label, _ in PARTS:
         share = getattr(forecast.breakdown, key) / forecast.iteration_time_s
         share = share if share > NOISE else 0.0
         seconds = share * forecast.iteration_time_s
-        table.add_row(
-            label, format_seconds(seconds), f"{share:.1%}", "█" * round(share * BAR_WIDTH)
-        )
+        cells = [label, format_seconds(seconds), f"{share:.1%}"]
+        table.add_row(*cells, *(["█" * round(share * longest)] if has_bars else []))
     return table
 
 
