@@ -14,7 +14,8 @@ Rules for writers of README.md and docs/:
 Bars and the width of gaps do not count. Numbers agree within 1 %, or one unit of their last digit.
 
 `python tests/documents.py` writes what the commands print today into the documents, the page of all
-commands, and the figures of docs/accuracy.md into the README.
+commands, and the figures of docs/accuracy.md into the README; `python tests/documents.py sweep search`
+writes those pages alone.
 """
 
 from __future__ import annotations
@@ -312,16 +313,18 @@ def update_accuracy() -> None:
     README.write_text(mark.sub(lambda _: block, text), encoding="utf-8")
 
 
-def main() -> int:
-    """Bring every document up to date."""
+def main(words: Sequence[str]) -> int:
+    """Bring every document up to date, or those whose names hold one of the words."""
     from command_reference import PAGE, reference
 
-    PAGE.write_text(reference(), encoding="utf-8")
-    update_accuracy()
-    left = [fault for path in DOCUMENTS for fault in update(path)]
+    if not words:
+        PAGE.write_text(reference(), encoding="utf-8")
+        update_accuracy()
+    chosen = [p for p in DOCUMENTS if not words or any(word in p.name for word in words)]
+    left = [fault for path in chosen for fault in update(path)]
     print(*left, sep="\n")
     return 1 if left else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
