@@ -14,8 +14,8 @@ Rules for writers of README.md and docs/:
 Bars and the width of gaps do not count. Numbers agree within 1 %, or one unit of their last digit.
 
 `python tests/documents.py` writes what the commands print today into the documents, the page of all
-commands, and the figures of docs/accuracy.md into the README; `python tests/documents.py sweep search`
-writes those pages alone.
+commands, and the figures of docs/accuracy.md into the README; `python tests/documents.py sweep`
+writes that page alone.
 """
 
 from __future__ import annotations
