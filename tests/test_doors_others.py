@@ -310,3 +310,79 @@ def test_wrong_use_of_the_doors_is_said(
 ) -> None:
     assert main(["forecast", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+NEMO: dict[str, Any] = {
+    "trainer": {"devices": 8, "num_nodes": 16, "precision": "bf16", "max_steps": 10},
+    "model": {
+        "mcore_gpt": True,
+        "micro_batch_size": 1,
+        "global_batch_size": 256,
+        "tensor_model_parallel_size": 4,
+        "pipeline_model_parallel_size": 4,
+        "virtual_pipeline_model_parallel_size": 5,
+        "encoder_seq_length": 4096,
+        "num_layers": 80,
+        "hidden_size": 8192,
+        "ffn_hidden_size": 28672,
+        "num_attention_heads": 64,
+        "num_query_groups": 8,
+        "normalization": "rmsnorm",
+        "position_embedding_type": "rope",
+        "activation": "fast-swiglu",
+        "share_embeddings_and_output_weights": False,
+        "sequence_parallel": True,
+        "ub_tp_comm_overlap": True,
+        "activations_checkpoint_granularity": None,
+        "fp8": True,
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+        "optim": {"name": "mcore_distributed_optim", "overlap_grad_sync": True},
+        "data": {"data_prefix": []},
+    },
+}
+
+
+def test_a_nemo_configuration_is_read_by_its_own_names(tmp_path: Path) -> None:
+    path = tmp_path / "gpt.yaml"
+    lines = [f"  {name}: {json.dumps(value)}" for name, value in NEMO["model"].items()]
+    trainer = f"trainer: {json.dumps(NEMO['trainer'])}"
+    path.write_text("\n".join([trainer, "model:", *lines]) + "\n")
+    job = read_job(path, {"cluster": "dgx-h100", "model.vocab": 128256})
+    plan = job.parallelism
+    assert (job.gpus, plan.tp, plan.pp, plan.vpp, plan.dp, plan.zero) == (128, 4, 4, 5, 8, 1)
+    assert (job.training.precision, job.training.sequence_length) == ("fp8", 4096)
+    assert (job.model.activation, job.model.norm, job.model.tied_embeddings) == (
+        "swiglu", "rms_norm", False,
+    )  # fmt: skip
+    assert job.model.parameters / 1e9 == pytest.approx(70.55, rel=0.001)
+    assert (job.framework.name, job.framework.tp_overlap) == ("nemo-24", "pipelined")
+    with pytest.raises(UsageError, match="vocabulary"):
+        read_job(path, {"cluster": "dgx-h100"})
+
+
+def test_a_deepspeed_file_that_leaves_things_to_its_trainer_says_what_is_taken(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ds.json"
+    auto = {"train_batch_size": "auto", "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
+    path.write_text(
+        json.dumps(auto | {"zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}})
+    )
+    job = read_job(path, {"cluster": "dgx-h100", "gpus": 16, "model": "llama3-8b"})
+    assert (job.training.precision, job.training.micro_batch) == ("bf16", 1)
+    assert job.framework.bucket_parameters == 500_000_000
+    told = " ".join(job.notes)
+    assert "precision is left to the trainer" in told
+    assert "batch sizes are left to the trainer" in told
+
+
+def test_settings_of_torchtitan_without_effect_are_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "old.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nbatch_size = 1\nseq_len = 8192\n'
+        "steps = 10\ntensor_parallel_degree = 8\n[experimental]\npipeline_parallel_degree = 1\n"
+    )
+    job = read_job(path, {"cluster": "dgx-h100", "gpus": 64})
+    assert any("training.steps" in note for note in job.notes)
+    assert not any("training.training" in note for note in job.notes)

@@ -90,6 +90,8 @@ class Arguments:
             return default
         if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,15}\s*", value):
             value = int(value)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # 5e8 in JSON
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**9:
             raise self.fault(names, value, f"a whole number from {least} is expected")
         return value

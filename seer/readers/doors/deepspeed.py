@@ -37,7 +37,9 @@ def deepspeed_job(config: Mapping[str, Any], where: str, gpus: int | None) -> Fo
         plan["shard_group"] = shard
     if zero.whole("zero_hpz_partition_size", default=1) > 1:
         notes.append("the secondary partition (zero_hpz_partition_size) is not modelled")
-    training: dict[str, Any] = {"precision": _precision(config, where)}
+    training: dict[str, Any] = {"precision": _precision(config, where, notes)}
+    if top.get("train_micro_batch_size_per_gpu") is None and top.get("train_batch_size") is None:
+        notes.append("batch sizes are left to the trainer: micro-batches of 1 are forecast")
     training |= _batches(top, gpus // plan["tp"] if gpus else None, where)
     training |= _offload(config, zero, plan["zero"], where)
     job: dict[str, Any] = {
@@ -83,9 +85,15 @@ def _section(config: Mapping[str, Any], name: str, where: str) -> Arguments:
     return Arguments({k: v for k, v in values.items() if v != "auto"}, where)
 
 
-def _precision(config: Mapping[str, Any], where: str) -> str:
+def _precision(config: Mapping[str, Any], where: str, notes: list[str]) -> str:
+    """What is enabled; "auto" leaves it to the trainer, and bf16 is then taken before fp16."""
     for name in ("bf16", "fp16"):
         if _section(config, name, where).switch("enabled"):
+            return name
+    for name in ("bf16", "fp16"):
+        part = config.get(name)
+        if isinstance(part, Mapping) and part.get("enabled") == "auto":
+            notes.append(f"the precision is left to the trainer: {name} is forecast")
             return name
     return "fp32"
 

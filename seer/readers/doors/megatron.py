@@ -29,8 +29,13 @@ _FP8 = {"mxfp8": "mxfp8", "blockwise": "fp8-block"}
 _CP_COMM = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather", "all_gather": "all_gather"}
 
 
-def megatron_job(args: Arguments, gpus: int | None, notes: list[str]) -> dict[str, Any]:
-    """The job mapping of Megatron arguments; `gpus` is the world size when it is known."""
+def megatron_job(
+    args: Arguments, gpus: int | None, notes: list[str], preset: str = FRAMEWORK
+) -> dict[str, Any]:
+    """The job mapping of Megatron arguments; `gpus` is the world size when it is known.
+
+    `preset` is what the switches are laid over.
+    """
     plan = _parallelism(args, notes)
     model = megatron_model(args, plan["tp"])
     stages = plan["pp"] * plan["vpp"]
@@ -41,7 +46,7 @@ def megatron_job(args: Arguments, gpus: int | None, notes: list[str]) -> dict[st
         "model": model,
         "training": _training(args, notes),
         "parallelism": plan,
-        "framework": _framework(args, notes),
+        "framework": _framework(args, notes, preset),
     }
     if gpus:
         job["gpus"] = gpus
@@ -216,14 +221,13 @@ def _share(args: Arguments, value: Any) -> float:
 
 def _precision(args: Arguments) -> str:
     recipe = args.text("fp8_recipe")
+    bf16, fp16 = args.switch("bf16"), args.switch("fp16")
     if args.switch("fp4", "fp4_format"):
         args.get("fp4_recipe")
         return "nvfp4"
     if args.switch("fp8", "fp8_format"):
         return _FP8.get(recipe, "fp8")
-    if args.switch("bf16"):
-        return "bf16"
-    return "fp16" if args.switch("fp16") else "fp32"
+    return "bf16" if bf16 else "fp16" if fp16 else "fp32"
 
 
 def _recompute(args: Arguments, notes: list[str]) -> dict[str, Any]:
@@ -255,12 +259,12 @@ def _recompute(args: Arguments, notes: list[str]) -> dict[str, Any]:
     )
 
 
-def _framework(args: Arguments, notes: list[str]) -> dict[str, Any]:
+def _framework(args: Arguments, notes: list[str], base: str) -> dict[str, Any]:
     """The preset with what the flags switch; Megatron's defaults are off for each of them."""
-    name = DEEPSPEED if args.switch("deepspeed") else FRAMEWORK
+    name = DEEPSPEED if args.switch("deepspeed") else base
     preset: dict[str, Any] = read_structured(shipped.find("frameworks", name))
     switches: dict[str, Any] = {"parameters": preset["parameters"] | _kernels(args, name)}
-    if name == FRAMEWORK:
+    if name != DEEPSPEED:
         fused = args.switch("cross_entropy_loss_fusion")
         blocking = args.switch("no_overlap_p2p_communication")
         switches |= {
@@ -269,7 +273,7 @@ def _framework(args: Arguments, notes: list[str]) -> dict[str, Any]:
             "tp_overlap": "pipelined" if args.switch("tp_comm_overlap") else "dgrad",
             "p2p": "blocking" if blocking else "overlap",
             "variants": preset["variants"] if fused else {},
-            "cuda_graphs": _cuda_graphs(args, list(preset["graph_scopes"]), notes),
+            "cuda_graphs": _cuda_graphs(args, list(preset.get("graph_scopes", ())), notes),
             **_gradients(args, preset),
         }
     return preset | switches

@@ -1,8 +1,8 @@
 """Open a door: a configuration of another tool, recognised by what is in it, becomes a job.
 
-Megatron-LM launch scripts and flags, Megatron-Bridge `run_config.yaml`, TorchTitan JSON and TOML,
-DeepSpeed JSON. What a tool does not say (the cluster, often the GPUs or the model) comes from the
-command line. Settings without effect are named in the notes.
+Megatron-LM launch scripts and flags, Megatron-Bridge `run_config.yaml`, NeMo 1.x YAML, TorchTitan
+JSON and TOML, DeepSpeed JSON. What a tool does not say (the cluster, often the GPUs or the model)
+comes from the command line. Settings without effect are named in the notes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from seer.readers.doors.arguments import Foreign
 from seer.readers.doors.deepspeed import deepspeed_job, is_deepspeed
 from seer.readers.doors.megatron_bridge import is_megatron_bridge, megatron_bridge_job
 from seer.readers.doors.megatron_flags import is_megatron, megatron_from_text
+from seer.readers.doors.nemo import is_nemo, nemo_job
 from seer.readers.doors.torchtitan import is_torchtitan, torchtitan_job
 from seer.readers.files import parse_json, parse_yaml, read_text
 
@@ -26,6 +27,7 @@ Translate = Callable[[Mapping[str, Any], str, int | None], Foreign]
 _MAPPINGS: tuple[tuple[Callable[[Any], bool], Translate], ...] = (
     (is_deepspeed, deepspeed_job),
     (is_torchtitan, torchtitan_job),
+    (is_nemo, nemo_job),
     (is_megatron_bridge, megatron_bridge_job),
 )
 _BRIDGE = re.compile(r"^\s+(tensor|pipeline)_model_parallel_size\s*:", re.MULTILINE)

@@ -66,7 +66,7 @@ def torchtitan_job(config: Mapping[str, Any], where: str, gpus: int | None) -> F
             plan["layers_per_stage"] = uneven_stages(layers, stages)
     if world:
         job["gpus"] = world
-    unused = [f"{name}.{key}" for name, args in sections.items() for key in args.unused()]
+    unused = [key for args in sections.values() for key in args.unused()]
     note = unused_note([key for key in unused if not key.startswith("model.")])
     return Foreign("TorchTitan configuration", job, (*notes, *([note] if note else [])))
 
