@@ -30,11 +30,18 @@ ALWAYS = 20_000
 LOADED = 300
 """Operators from which it is faster once it is loaded."""
 
+STREAMS = 128
+"""Most streams of operators that are swept in the order of a list."""
+
 
 def load() -> bool:
     """Make compiled code ready, which large and many plays are worth; False without numba."""
     none, one = np.zeros(0, np.int32), np.zeros(1, np.int64)
-    return sweep(np.zeros(0), one, none, one, none) is not None
+    if sweep(np.zeros(0), one, none, one, none) is None:
+        return False
+    many = np.zeros(LOADED)
+    sweep_in_order(many, many.astype(np.int8), none, none, many, many.astype(np.int32))
+    return True
 
 
 def worth_it(operators: int) -> bool:
@@ -98,16 +105,22 @@ def sweep_in_order(
     stream: NDArray[np.int8],
     before: NDArray[np.int32],
     after: NDArray[np.int32],
-) -> float | None:
-    """When the last operator of `seer.play.length_in_order` ends; None without numba."""
-    for cache in (True, False):
+    issue: NDArray[np.float64],
+    awaited: NDArray[np.int32],
+) -> tuple[NDArray[np.float64], float]:
+    """`seer.play.ends_in_order`, compiled where that is worth it."""
+    columns = duration, stream, before, after, issue, awaited
+    for cache in (True, False) if worth_it(len(duration)) else ():
+        end = np.zeros(len(duration))
         try:
-            return float(_compiled(cache)[2](duration, stream, before, after))
+            return end, float(_compiled(cache)[2](*columns, end, np.zeros(STREAMS)))
         except ImportError:
-            return None
+            break
         except _CACHE_ERRORS:
             continue
-    return None
+    ends = [0.0] * len(duration)  # lists, which plain Python reads faster than arrays
+    host = _run_in_order(*(column.tolist() for column in columns), ends, [0.0] * STREAMS)
+    return np.array(ends), float(host)
 
 
 def run_linked(functions: tuple[Kernel, ...], arguments: tuple[Any, ...]) -> bool:
@@ -224,20 +237,26 @@ def _run(duration, follower_ptr, follower, unmet):  # type: ignore[no-untyped-de
     return start, waited_for
 
 
-def _run_in_order(duration, stream, before, after):  # type: ignore[no-untyped-def]
-    """Sweep operators that stand behind all that they wait for; edges by `before`."""
-    n = len(duration)
-    ready = np.zeros(n, np.float64)
-    free = np.zeros(256, np.float64)
-    last, e = 0.0, 0
-    for i in range(n):
-        end = max(ready[i], free[stream[i]]) + duration[i]
-        free[stream[i]] = end
-        last = max(last, end)
+def _run_in_order(duration, stream, before, after, issue, awaited, end, free):  # type: ignore[no-untyped-def]
+    """Sweep operators that stand behind all that they wait for; edges by `before`.
+
+    `end` and `free` (of each stream) are zeros; until an operator has its turn its `end` is that of
+    what it waits for. Returns when the host thread is done.
+    """
+    host, e = 0.0, 0
+    for i in range(len(duration)):
+        start = max(end[i], free[stream[i]])
+        if issue[i] >= 0.0:
+            if awaited[i] >= 0:
+                host = max(host, end[awaited[i]])
+            host += issue[i]
+            start = max(start, host)
+        end[i] = start + duration[i]
+        free[stream[i]] = end[i]
         while e < len(before) and before[e] == i:
-            ready[after[e]] = max(ready[after[e]], end)
+            end[after[e]] = max(end[after[e]], end[i])
             e += 1
-    return last
+    return host
 
 
 def _gain_in_bins(binned, value, branch, sums, ridge, gain):  # type: ignore[no-untyped-def]

@@ -252,8 +252,8 @@ def iteration_time(prepared: Prepared, factor: float) -> float:
     """The folded iteration time under another factor, and nothing else. Seconds."""
     prepared = prepare_host(prepared, factor)
     plan, time_s = prepared.plan, prepared.pricing.time_s.copy()
-    for row, segment in plan.played_segments:
-        play_into(plan, row, segment, prepared.pricing.time_s, time_s)
+    for number in range(len(plan.played_segments)):
+        play_into(plan, number, prepared.pricing.time_s, time_s)
     graph = fold(plan)
     return step_of(graph, play(graph, time_s[graph.work_id]), plan.job.stages_wait)[1]
 
@@ -282,8 +282,8 @@ def play_folded(plan: Plan, pricing: cost.Pricing) -> tuple[Played, cost.Pricing
     segments: dict[int, tuple[OperatorGraph, Timeline]] = {}
     inner: dict[int, RankAnalysis] = {}
     time_s = pricing.time_s.copy()
-    for row, segment in plan.played_segments:
-        played = play_into(plan, row, segment, pricing.time_s, time_s)
+    for number, (row, _) in enumerate(plan.played_segments):
+        played = play_into(plan, number, pricing.time_s, time_s)
         segments[row] = played.graph, played.timeline
         inner[row] = analyse_rank(played.graph, played.timeline, 0, origin=pricing.origin)
     pricing = replace(pricing, time_s=time_s)

@@ -18,17 +18,16 @@ from seer import cost
 from seer.calibration import Calibration
 from seer.clocks import Factor, declared_factor, demand_of
 from seer.errors import InfeasibleError
-from seer.graph import COMMUNICATION, MATRIX, WorkTable
+from seer.graph import MATRIX, WorkTable
 from seer.graph.template import LayerTemplate
-from seer.hosts import HostTimes, launch_times, play_pass, set_pass, with_host
+from seer.hosts import Alone, alone, launch_times, set_passes
 from seer.memo import Memo
-from seer.play import length_in_order, play
+from seer.play import play
 from seer.readers import read_calibration, read_layer_template
 from seer.spec import Job
 from seer.timeline import Breakdown, RankAnalysis, breakdown_of, step_of
-from seer.timeline.rank_view import COMPUTING, of_kinds
-from seer.workload import Parts, Plan, RowKey, Segment, fold, heaviest_bytes, lay_out
-from seer.workload.groups import COMPUTE
+from seer.workload import Parts, Plan, RowKey, fold, heaviest_bytes, lay_out
+from seer.workload.hosted import could_bind, hosted, joins
 from seer.workload.transfers import transfer_overhead_s
 
 MOST_PRICES = 100_000
@@ -105,20 +104,16 @@ class Reuse:
         Schedules and segments.
     prices : Memo of float
         Seconds of a row of work, by calibration, cluster and row.
-    segments : Memo of RankAnalysis
-        The play of a segment, by calibration, sustained factor and what it was written from.
-    hosted : Memo of (RankAnalysis, times of its host)
-        The same where the host thread takes part.
+    segments : Memo of Alone
+        The play of a segment, by calibration, sustained factor, what it was written from, and how
+        the host thread takes part.
     """
 
     calibrations: dict[str, Calibration] = field(default_factory=dict)
     templates: dict[str, LayerTemplate] = field(default_factory=dict)
     parts: Parts = field(default_factory=Parts)
     prices: Memo[float] = field(default_factory=lambda: Memo(MOST_PRICES))
-    segments: Memo[RankAnalysis] = field(default_factory=lambda: Memo(MOST_SEGMENTS))
-    hosted: Memo[tuple[RankAnalysis, HostTimes]] = field(
-        default_factory=lambda: Memo(MOST_SEGMENTS)
-    )
+    segments: Memo[Alone] = field(default_factory=lambda: Memo(MOST_SEGMENTS))
 
     def calibration(self, name: str) -> Calibration:
         """The calibration of a name or file, read once."""
@@ -180,42 +175,17 @@ def _evaluated(plan: Plan, reuse: Reuse, factor: Factor | None) -> PlanResult:
     machine = reuse.machine(job)
     if factor.utilization is not None:
         time_s = sustained_s(plan.work, plan.work_key, job, reuse, 1.0)
-        inner = _play_segments(plan, time_s, (*machine, 1.0), reuse)
-        length_s = {row: played.iteration_s for row, played in inner.items()}
+        inner = _play_segments(plan, time_s, (*machine, 1.0), reuse, host=False)
+        length_s = {row: played.analysis.iteration_s for row, played in inner.items()}
         factor = factor.resolved(demand_of(plan, time_s, length_s))
     time_s = sustained_s(plan.work, plan.work_key, job, reuse, factor.value)
-    with_its_host = with_host(plan, time_s)
-    if with_its_host is not plan:
-        times = launch_times(with_its_host, time_s)
-        return _hosted(with_its_host, times, (*machine, factor.value), reuse)
-    inner = _play_segments(plan, time_s, (*machine, factor.value), reuse)
-    for row, played in inner.items():
-        time_s[row] = played.iteration_s
-    return _summed(plan, time_s, inner)
-
-
-def _hosted(plan: Plan, time_s: NDArray[np.float64], machine: Hashable, reuse: Reuse) -> PlanResult:
-    """The result of a plan whose host thread takes part."""
-    found, inner = time_s.copy(), {}
-    joined = plan.hosting is not None and plan.hosting.joined
-    for number, (row, segment) in enumerate(plan.played_segments):
-        play_it = partial(_played_hosted, plan, segment, time_s)
-        if plan.placed is not None:
-            inner[row], host_s = play_it()
-        else:
-            key = machine, plan.segment_key[number], joined
-            inner[row], host_s = reuse.hosted.get(key, play_it)
-        set_pass(plan, row, inner[row].iteration_s, host_s, found)
-    return _summed(plan, found, inner)
-
-
-def _played_hosted(
-    plan: Plan, segment: Segment, time_s: NDArray[np.float64]
-) -> tuple[RankAnalysis, HostTimes]:
-    """The play of a segment with its host; of the analysis only the breakdown."""
-    played = play_pass(plan, segment, time_s)
-    breakdown = breakdown_of(played.graph, played.timeline, 0)
-    return RankAnalysis(0, played.timeline.makespan_s, breakdown), played.host_s
+    host = could_bind(plan, time_s)
+    played = _play_segments(plan, time_s, (*machine, factor.value), reuse, host)
+    if host:
+        plan = hosted(plan)
+        time_s = launch_times(plan, time_s)
+    set_passes(plan, played, time_s)
+    return _summed(plan, time_s, {row: found.analysis for row, found in played.items()})
 
 
 def _summed(
@@ -252,34 +222,19 @@ def sustained_s(
 
 
 def _play_segments(
-    plan: Plan, time_s: NDArray[np.float64], machine: Hashable, reuse: Reuse
-) -> dict[int, RankAnalysis]:
-    """The play of each segment, by its row of work; of an analysis only the breakdown."""
-    if plan.placed is not None:  # segments of one key differ by where their groups lie
-        return {row: _played(segment, plan.work, time_s) for row, segment in plan.played_segments}
+    plan: Plan, time_s: NDArray[np.float64], machine: Hashable, reuse: Reuse, host: bool
+) -> dict[int, Alone]:
+    """The play of each segment alone, by its row of work, with its host thread beside it or not."""
     found = {}
-    for key, (row, segment) in zip(plan.segment_key, plan.played_segments, strict=True):
-        play_it = partial(_played, segment, plan.work, time_s)
-        found[row] = reuse.segments.get((machine, key), play_it)
+    joined = host and joins(plan.job)
+    for number, (row, _) in enumerate(plan.played_segments):
+        play_it = partial(alone, plan, number, time_s, host)
+        if plan.placed is not None:  # segments of one key differ by where their groups lie
+            found[row] = play_it()
+        else:
+            key = machine, plan.segment_key[number], host, joined
+            found[row] = reuse.segments.get(key, play_it)
     return found
-
-
-def _played(segment: Segment, work: WorkTable, time_s: NDArray[np.float64]) -> RankAnalysis:
-    """The play of a segment alone.
-
-    Each of its operators starts when another ends, so at no time does none run. Where one stream
-    computes and all others communicate, what is not computation is therefore exposed.
-    """
-    kind, duration_s = work.kind[segment.work_id], time_s[segment.work_id]
-    computes, communicates = of_kinds(kind, COMPUTING), of_kinds(kind, COMMUNICATION)
-    plain = np.array_equal(computes, segment.stream == COMPUTE)
-    if not (plain and (computes | communicates).all() and np.isfinite(duration_s).all()):
-        graph = segment.graph(work)
-        timeline = play(graph, duration_s)
-        return RankAnalysis(0, timeline.makespan_s, breakdown_of(graph, timeline, 0))
-    length = length_in_order(duration_s, segment.stream, segment.before, segment.after)
-    compute = min(float(duration_s[computes].sum()), length)
-    return RankAnalysis(0, length, Breakdown(compute, length - compute))
 
 
 def pareto(costs: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -57,15 +57,18 @@ def play(
     return Timeline(start, duration, waited_for)
 
 
-def length_in_order(
+def ends_in_order(
     duration_s: NDArray[np.float64],
     stream: NDArray[np.int8],
     before: NDArray[np.int32],
     after: NDArray[np.int32],
-) -> float:
-    """When the last of N operators ends that are listed behind all that they wait for. Seconds.
+    issue_s: NDArray[np.float64] | None = None,
+    awaited: NDArray[np.int32] | None = None,
+) -> tuple[NDArray[np.float64], float]:
+    """When each of N operators ends that are listed behind all that they wait for.
 
-    The makespan of `play`, to the bit, without a graph.
+    The ends of `play`, to the bit, without a graph: float64[N], seconds; and when the host thread
+    has launched them all.
 
     Parameters
     ----------
@@ -75,26 +78,25 @@ def length_in_order(
         From 0 to 127; each is issued in the order of the list.
     before, after : int32[E]
         Edges, each from a lower to a higher index, in the order of `before`.
+    issue_s : float64[N], optional
+        How long the host thread, one operator after another, takes to launch each; negative: it
+        launches itself, as all do where nothing is given.
+    awaited : int32[N], optional
+        The earlier operator whose end the thread waits for before it does; -1 = none.
 
     >>> one, two = np.array([0], np.int32), np.array([2], np.int32)
-    >>> length_in_order(np.array([1.0, 2.0, 4.0]), np.array([0, 1, 1], np.int8), one, two)
-    6.0
+    >>> times, streams = np.array([1.0, 2.0, 4.0]), np.array([0, 1, 1], np.int8)
+    >>> ends_in_order(times, streams, one, two)[0].tolist()
+    [1.0, 2.0, 6.0]
+    >>> ends, host_s = ends_in_order(times, streams, one, two, np.array([0.5, -1.0, 3.0]))
+    >>> ends.tolist(), host_s
+    ([1.5, 2.0, 7.5], 3.5)
     """
-    if _kernels.worth_it(len(duration_s)):
-        length = _kernels.sweep_in_order(duration_s, stream, before, after)
-        if length is not None:
-            return length
-    size, last, free = len(duration_s), 0.0, [0.0] * 128
-    ready = [0.0] * size
-    followers: list[list[int]] = [[] for _ in range(size)]
-    for i, j in zip(before.tolist(), after.tolist(), strict=True):
-        followers[i].append(j)
-    for i, (seconds, s) in enumerate(zip(duration_s.tolist(), stream.tolist(), strict=True)):
-        end = free[s] = max(ready[i], free[s]) + seconds
-        last = max(last, end)
-        for j in followers[i]:
-            ready[j] = max(ready[j], end)
-    return last
+    if issue_s is None:
+        issue_s = np.full(len(duration_s), -1.0)
+    if awaited is None:
+        awaited = np.full(len(duration_s), -1, np.int32)
+    return _kernels.sweep_in_order(duration_s, stream, before, after, issue_s, awaited)
 
 
 Swept = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import jobs
@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_workload_folding import plans, wide_plans, zero_bubble_plans
 
+from seer import _kernels
 from seer.cluster import Processor
 from seer.errors import UsageError
 from seer.forecast import forecast
 from seer.graph import OperatorKind, Pass
-from seer.hosts import play_into, play_pass, with_host
+from seer.hosts import alone, launch_times, play_into, play_pass, with_host
 from seer.plans import evaluate
 from seer.play import play
 from seer.readers import read_framework, read_job
@@ -24,6 +25,7 @@ from seer.readers.doors.megatron_bridge import megatron_bridge_job
 from seer.readers.doors.megatron_flags import megatron_from_text
 from seer.readers.doors.megatron_out import megatron_flags
 from seer.spec import Job
+from seer.timeline import breakdown_of
 from seer.workload import Plan, fold, lay_out, unfold
 from seer.workload.hosted import could_bind, hosted
 from seer.workload.launches import host_model
@@ -49,8 +51,8 @@ def folded_s(plan: Plan) -> float:
     """The time of a folded play with invented durations."""
     time_s = jobs.invented_durations(plan.work)
     found = time_s.copy()
-    for row, segment in plan.played_segments:
-        play_into(plan, row, segment, time_s, found)
+    for number in range(len(plan.played_segments)):
+        play_into(plan, number, time_s, found)
     graph = fold(plan)
     return play(graph, found[graph.work_id]).makespan_s
 
@@ -66,6 +68,31 @@ def unfolded_s(plan: Plan) -> float:
 def test_with_a_host_folded_and_unfolded_plays_end_at_the_same_time(job: Job) -> None:
     plan = hosted(lay_out(job, jobs.template()))
     assert folded_s(plan) == pytest.approx(unfolded_s(plan), rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(hosted_plans(), st.integers(0, 9), st.booleans())
+def test_a_segment_alone_with_its_host_is_what_its_timeline_says(
+    job: Job, seed: int, compiled: bool
+) -> None:
+    plain = lay_out(job, jobs.template())
+    plan = hosted(plain)
+    drawn = 40e-6 * np.random.default_rng(seed).random(len(plain.work))
+    time_s = np.where(plain.work.measured_s == 0.0, 0.0, drawn)  # joins take no time
+    all_s = launch_times(plan, time_s)
+    for number, (_, segment) in enumerate(plan.played_segments):
+        played = play_pass(plan, segment, all_s)
+        whole = breakdown_of(played.graph, played.timeline, 0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_kernels, "worth_it", lambda size: compiled)
+            found = alone(plain, number, time_s, host=True)
+        length = played.timeline.makespan_s
+        assert found.analysis.iteration_s == pytest.approx(length, rel=1e-12)
+        assert (found.host_s is None) == (played.host_s is None)
+        host_s = pytest.approx(played.host_s or (), rel=1e-12, abs=1e-12 * length)
+        assert (found.host_s or ()) == host_s
+        parts = zip(astuple(found.analysis.breakdown), astuple(whole), strict=True)
+        assert all(a == pytest.approx(b, abs=1e-12 * length) for a, b in parts)
 
 
 def two_products(issue_s: float, waits: str = "", **framework: object) -> Job:
@@ -97,8 +124,8 @@ def test_a_step_of_equal_passes_takes_the_longer_of_host_and_device() -> None:
         plan, time_s, _ = lone(plan, "forward", 1.0)
         found = time_s.copy()
         operators = 0
-        for row, segment in plan.played_segments:
-            play_into(plan, row, segment, time_s, found)
+        for number, (_, segment) in enumerate(plan.played_segments):
+            play_into(plan, number, time_s, found)
             operators += 3 * (int((segment.stream == 0).sum()) - 2)
         graph = fold(plan)
         step = play(graph, found[graph.work_id]).makespan_s

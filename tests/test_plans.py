@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from seer import _kernels
 from seer.forecast import forecast
-from seer.plans import Reuse, _played, evaluate, pareto
-from seer.play import length_in_order, play
+from seer.hosts import alone
+from seer.plans import Reuse, evaluate, pareto
+from seer.play import ends_in_order, play
 from seer.readers import read_calibration, read_job, read_layer_template
 from seer.spec import Job
 from seer.timeline import breakdown_of
@@ -118,16 +119,17 @@ def test_a_segment_alone_ends_when_its_graph_does_and_nothing_idles_in_it(job, s
     plan = lay_out(job, read_layer_template(job.layer_template))
     drawn = np.random.default_rng(seed).random(len(plan.work))
     duration = np.where(plan.work.measured_s == 0.0, 0.0, drawn)  # joins take no time
-    for segment in plan.segments:
+    for number, segment in enumerate(plan.segments):
         graph, own = segment.graph(plan.work), duration[segment.work_id]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_kernels, "worth_it", lambda size: compiled)
-            length = length_in_order(own, segment.stream, segment.before, segment.after)
-            alone = _played(segment, plan.work, duration)
+            ends, _ = ends_in_order(own, segment.stream, segment.before, segment.after)
+            found = alone(plan, number, duration, host=False).analysis
         whole = play(graph, own, engine="python")
-        assert length == alone.iteration_s == whole.makespan_s
-        parts = zip(astuple(alone.breakdown), astuple(breakdown_of(graph, whole, 0)), strict=True)
-        assert all(a == pytest.approx(b, rel=1e-12, abs=1e-12 * length) for a, b in parts)
+        assert ends.tolist() == whole.end_s.tolist()
+        assert found.iteration_s == whole.makespan_s
+        parts = zip(astuple(found.breakdown), astuple(breakdown_of(graph, whole, 0)), strict=True)
+        assert all(a == pytest.approx(b, rel=1e-12, abs=1e-12 * ends.max()) for a, b in parts)
 
 
 def test_another_calibration_prices_again_and_writes_nothing_again():

@@ -38,6 +38,16 @@ def _table(kinds: frozenset[OperatorKind]) -> NDArray[np.bool_]:
     return table
 
 
+def computing(work: WorkTable) -> NDArray[np.bool_]:
+    """Which work keeps the multiprocessors of the model's kernels busy. bool[W]."""
+    return of_kinds(work.kind, COMPUTING) & ~_over_link(work)
+
+
+def communicating(work: WorkTable) -> NDArray[np.bool_]:
+    """Which work is a collective, a transfer, or a copy over the host link. bool[W]."""
+    return of_kinds(work.kind, COMMUNICATION) | _over_link(work)
+
+
 def _over_link(work: WorkTable) -> NDArray[np.bool_]:
     """Which work is a copy between a device and its host: no multiprocessor runs it."""
     found = work.kind == OperatorKind.memcpy

@@ -202,8 +202,8 @@ def _slower_nics(cluster: Cluster, factor: float) -> Cluster:
 def _with_segments(plan: Plan, time_s: Floats) -> Floats:
     """The same durations with those of the collapsed segments played from them: float64[W]."""
     found = time_s.copy()
-    for row, segment in plan.played_segments:
-        play_into(plan, row, segment, time_s, found)
+    for number in range(len(plan.played_segments)):
+        play_into(plan, number, time_s, found)
     return found
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.graph import LAUNCH, OperatorKind, WorkTable
+from seer.spec import Job
 from seer.workload.groups import COMPUTE, HOST, HOST_AWAITED, HOST_BEHIND, STREAMS
 from seer.workload.program import Rows, pairs
 from seer.workload.segments import Segment, in_order, join_row
@@ -58,6 +59,21 @@ class Issue:
         issue_s = np.array([row.get("issue_s", 0.0) for row in rows.rows])
         waits = np.array([row.get("host_waits", 0) for row in rows.rows], np.int64)
         return Issue(issue_s, waits) if issue_s.any() or waits.any() else None
+
+    def of_segment(self, segment: Segment) -> tuple[Floats, NDArray[np.int32]]:
+        """What is done before each operator of a segment, as `seer.play.ends_in_order` takes it.
+
+        Seconds of its launch, -1 = none, float64[n]; and the operator that the host waits for
+        first, -1 = none, int32[n].
+        """
+        issue_s, back = self.issue_s[segment.work_id], self.waits[segment.work_id]
+        awaited = np.full(len(segment), -1, np.int32)
+        held = np.flatnonzero(back)
+        if len(held):
+            compute = np.flatnonzero(segment.stream == COMPUTE)
+            place = np.searchsorted(compute, held) - back[held]
+            awaited[held] = compute[np.maximum(place, 0)]
+        return np.where((issue_s > 0) | (back > 0), issue_s, -1.0), awaited
 
 
 @dataclass(frozen=True)
@@ -99,6 +115,13 @@ def could_bind(plan: Plan, time_s: Floats) -> bool:
     return False
 
 
+def joins(job: Job) -> bool:
+    """Whether host and device begin every pass together: the host waits at every transfer."""
+    parallelism = job.parallelism
+    waits = job.framework.host_waits_for_transfers and parallelism.pp > 1
+    return waits and parallelism.vpp == 1
+
+
 def hosted(plan: Plan) -> Plan:
     """The plan with its host thread: rows of work are added behind those that are there."""
     issue = plan.issue
@@ -107,9 +130,7 @@ def hosted(plan: Plan) -> Plan:
     for key in plan.work_key:
         rows.id_of(dict(key))
     of_row = _launch_rows(plan, rows, issue)
-    job = plan.job
-    joined = job.framework.host_waits_for_transfers and job.parallelism.pp > 1
-    joined = joined and job.parallelism.vpp == 1
+    joined = joins(plan.job)
     segments = tuple(with_host(s, issue, of_row, joined) for s in plan.segments)
     three, whole = np.zeros((len(segments), 3), np.int32), []
     if not joined:
@@ -140,8 +161,8 @@ def with_host(segment: Segment, issue: Issue, of_row: Ints, joined: bool) -> Seg
     them until the segment begins.
     """
     work, stream = segment.work_id, segment.stream
-    back = issue.waits[work]
-    launched = (of_row[work] >= 0) | (back > 0)
+    issue_s, awaited = issue.of_segment(segment)
+    launched = issue_s >= 0
     at = np.arange(len(work)) + np.cumsum(launched)
     size = len(work) + int(launched.sum())
     new_work, new_stream = np.zeros(size, np.int32), np.full(size, HOST_STREAM, np.int8)
@@ -149,13 +170,11 @@ def with_host(segment: Segment, issue: Issue, of_row: Ints, joined: bool) -> Seg
     new_work[at], new_stream[at], new_layer[at] = work, stream, segment.layer
     mine = np.flatnonzero(launched)
     new_work[at[mine] - 1], new_layer[at[mine] - 1] = of_row[work[mine]], segment.layer[mine]
-    compute = np.flatnonzero(stream == COMPUTE)
-    held = np.flatnonzero(back > 0)
-    place = np.searchsorted(compute, held) - back[held]
+    held = np.flatnonzero(awaited >= 0)
     edges = [
         np.stack([at[segment.before], at[segment.after]], axis=1),
         np.stack([at[mine] - 1, at[mine]], axis=1),
-        np.stack([at[compute[np.maximum(place, 0)]], at[held] - 1], axis=1),
+        np.stack([at[awaited[held]], at[held] - 1], axis=1),
     ]
     if joined and len(mine):
         edges.append(pairs(np.array([0]), at[mine[:1]] - 1))
