@@ -28,6 +28,7 @@ from seer.spec import Job
 from seer.timeline import Breakdown, RankAnalysis, breakdown_of, step_of
 from seer.workload import Parts, Plan, RowKey, fold, heaviest_bytes, lay_out
 from seer.workload.hosted import could_bind, hosted, joins
+from seer.workload.slots import opened_segments
 from seer.workload.transfers import transfer_overhead_s
 
 MOST_PRICES = 100_000
@@ -182,7 +183,7 @@ def _evaluated(plan: Plan, reuse: Reuse, factor: Factor | None) -> PlanResult:
     host = could_bind(plan, time_s)
     played = _play_segments(plan, time_s, (*machine, factor.value), reuse, host)
     if host:
-        plan = hosted(plan)
+        plan = hosted(plan, opened_segments(plan) if plan.placed is None else None)
         time_s = launch_times(plan, time_s)
     set_passes(plan, played, time_s)
     return _summed(plan, time_s, {row: found.analysis for row, found in played.items()})

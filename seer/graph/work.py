@@ -127,6 +127,19 @@ class WorkTable:
         known = span if any(s is not None for s in span) else ()
         return WorkTable(**text, **arrays, span=known)  # type: ignore[arg-type]
 
+    def extended(self, rows: list[Mapping[str, Any]]) -> WorkTable:
+        """The table with more rows behind those that are there, which keep their numbers."""
+        new = WorkTable.from_rows(rows)
+        values: dict[str, Any] = {}
+        for field in fields(self):
+            ours, theirs = getattr(self, field.name), getattr(new, field.name)
+            both = isinstance(ours, np.ndarray)
+            values[field.name] = np.concatenate([ours, theirs]) if both else ours + theirs
+        if self.span or new.span:
+            spans = ((t.span or (None,) * len(t)) for t in (self, new))
+            values["span"] = tuple(span for of_table in spans for span in of_table)
+        return WorkTable(**values)
+
     def span_of(self, i: int) -> Span | None:
         """Where the group of row `i` lies, or None where the nodes say it all."""
         return self.span[i] if self.span else None

@@ -42,11 +42,12 @@ def why_idle(
     verdict = np.full(len(gaps), Wait.other, np.int8)
     at = _next_operator(view, gaps.end)
     asking = np.flatnonzero(at >= 0)
+    launching = launches(graph.work)
     while asking.size:
         operator = at[asking]
         to_come = timeline.start_s[operator] >= gaps.end[asking]
-        launching = launches(graph.work)[graph.work_id[operator]] & mine[operator]
-        verdict[asking[~to_come & launching]] = Wait.other
+        launched = launching[graph.work_id[operator]] & mine[operator]
+        verdict[asking[~to_come & launched]] = Wait.other
         asking, operator = asking[to_come], operator[to_come]
         kind = graph.work.kind[graph.work_id[operator]]
         transfer = kind == OperatorKind.send_recv

@@ -17,17 +17,18 @@ runs before it is launched). Without waits H is the sum of the launches, and S d
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.graph import LAUNCH, OperatorKind, WorkTable
+from seer.graph import LAUNCH, OperatorKind
 from seer.spec import Job
 from seer.workload.groups import COMPUTE, HOST, HOST_AWAITED, HOST_BEHIND, STREAMS
 from seer.workload.program import Rows, pairs
-from seer.workload.segments import Segment, in_order, join_row
+from seer.workload.segments import Segment, in_order
 
 if TYPE_CHECKING:
     from seer.workload.plan import Plan
@@ -122,24 +123,27 @@ def joins(job: Job) -> bool:
     return waits and parallelism.vpp == 1
 
 
-def hosted(plan: Plan) -> Plan:
-    """The plan with its host thread: rows of work are added behind those that are there."""
-    issue = plan.issue
+def hosted(plan: Plan, opened: Collection[int] | None = None) -> Plan:
+    """The plan with its host thread: rows of work are added behind those that are there.
+
+    `opened` are the segments that are not collapsed everywhere, whose launches are therefore asked
+    for; all of them unless told.
+    """
+    issue, rows, first = plan.issue, Rows(), len(plan.work)
     assert issue is not None
-    rows = Rows()
-    for key in plan.work_key:
-        rows.id_of(dict(key))
     of_row = _launch_rows(plan, rows, issue)
     joined = joins(plan.job)
-    segments = tuple(with_host(s, issue, of_row, joined) for s in plan.segments)
+    segments = tuple(
+        with_host(s, issue, of_row, joined) if opened is None or number in opened else s
+        for number, s in enumerate(plan.segments)
+    )
     three, whole = np.zeros((len(segments), 3), np.int32), []
-    if not joined:
-        for number, segment in enumerate(segments):
-            waits = bool(issue.waits[plan.segments[number].work_id].any())
-            three[number] = [rows.id_of(_host_row(w, segment.name, number)) for w in _WORDS]
-            row = int(plan.segment_row[number])
-            whole.append(_whole(segment, row, three[number], join_row(rows), waits))
-    table = WorkTable.from_rows(rows.rows)
+    for number, segment in enumerate(plan.segments if not joined else ()):
+        waits = bool(issue.waits[segment.work_id].any())
+        added = [first + rows.id_of(_host_row(w, segment.name, number)) for w in _WORDS]
+        three[number], row, join = added, int(plan.segment_row[number]), int(segment.work_id[0])
+        whole.append(_whole(segment, row, added, join, waits))
+    table = plan.work.extended(rows.rows)
     placed = plan.placed
     if placed is not None:
         of_placed = tuple((r, with_host(s, issue, of_row, joined)) for r, s in placed.segments)
@@ -147,7 +151,7 @@ def hosted(plan: Plan) -> Plan:
     return replace(
         plan,
         work=table,
-        work_key=tuple(rows.keys),
+        work_key=plan.work_key + tuple(rows.keys),
         segments=segments,
         placed=placed,
         hosting=Hosting(joined, tuple(whole), three),
@@ -225,10 +229,14 @@ def _host_row(word: str, name: str, number: int) -> dict[str, Any]:
 
 
 def _launch_rows(plan: Plan, rows: Rows, issue: Issue) -> Ints:
-    """The row of the launch of each row of work, -1 where there is none. int64[W]."""
-    found = np.full(len(plan.work), -1, np.int64)
+    """The row of the launch of each row of work, -1 where there is none. int64[W].
+
+    `rows` are those that will stand behind the plan's.
+    """
+    first = len(plan.work)
+    found = np.full(first, -1, np.int64)
     for row in np.flatnonzero((issue.issue_s > 0) | (issue.waits > 0)).tolist():
-        found[row] = rows.id_of(
+        found[row] = first + rows.id_of(
             {
                 "name": f"launch of {plan.work.name[row]}",
                 "kind": int(OperatorKind.host),
@@ -239,9 +247,9 @@ def _launch_rows(plan: Plan, rows: Rows, issue: Issue) -> Ints:
     return found
 
 
-def _whole(segment: Segment, row: int, host: NDArray[np.int32], join: int, waits: bool) -> Segment:
+def _whole(segment: Segment, row: int, host: Sequence[int], join: int, waits: bool) -> Segment:
     """A collapsed pass beside its host thread: see the head of this file."""
-    issue, behind, awaited = host.tolist()
+    issue, behind, awaited = host
     if waits:
         work = [join, row, issue, behind, awaited, join, join]
         names = ["compute", "compute", HOST, HOST_BEHIND, HOST_AWAITED, HOST, "compute"]

@@ -83,6 +83,11 @@ def lay_slots(plan: Plan, collapse: bool) -> Slots:
     )
 
 
+def opened_segments(plan: Plan) -> frozenset[int]:
+    """Segments that are not collapsed in every slot (`lay_slots`)."""
+    return frozenset(segments_of(plan)[_crossed(plan, plan.schedule.passes)].tolist())
+
+
 def _crossed(plan: Plan, passes: Passes) -> Ints:
     """Slots whose edge data-parallel communication crosses: they stay expanded.
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
 import numpy as np
+from numpy.typing import NDArray
 
 from seer.graph import FROM_HOST, TO_HOST
 from seer.workload.logical import IntArray, Logical
 from seer.workload.offload import HostUpdate
 from seer.workload.plan import Plan
+from seer.workload.segments import Segment
 from seer.workload.slots import Slots
-from seer.workload.step import ends_of
+from seer.workload.step import Buckets, ends_of
 
 
 def add_step(plan: Plan, slots: Slots, logical: Logical) -> None:
     """Gradient reduction, optimizer and parameter gathering of every stage."""
     parallelism, framework = plan.job.parallelism, plan.job.framework
     exit_of_stage = slots.exit[slots.stage_end]
-    reduced = [_reduce_gradients(plan, slots, logical, stage) for stage in range(parallelism.pp)]
+    reduced = _reduce_gradients(plan, slots, logical)
     if plan.step.embedding >= 0:
         ends = ends_of(plan.schedule)
         pair = logical.add(np.array([plan.step.embedding]), ends[0], "rank", peer=ends[1])
@@ -109,42 +115,95 @@ def _join(logical: Logical, before: IntArray, after: IntArray) -> None:
         logical.connect(before, np.full(len(before), one))
 
 
-def _reduce_gradients(plan: Plan, slots: Slots, logical: Logical, stage: int) -> IntArray:
-    """Add the gradient collectives of a stage; returns them all."""
-    stage_exit = slots.exit[slots.stage_end[stage]]
-    found: dict[str, list[tuple[IntArray, IntArray]]] = {}
-    for v in plan.chunks_of(stage):
-        for buckets in plan.step.gradients[v]:
-            added = logical.add(buckets.work_id, stage, buckets.group)
-            ready = np.full(len(buckets), stage_exit)
-            if plan.job.framework.dp_overlap and not plan.job.reduces_once:
-                last = slots.passes.last_weights[stage, v]
-                layer_last = plan.segments[slots.segment[last]].layer_last
-                complete = layer_last[buckets.layer] if len(layer_last) else 0
-                inside = slots.enter[last] + complete
-                ready = np.minimum(np.broadcast_to(inside, len(buckets)), slots.exit[last])
-            found.setdefault(buckets.group, []).append((added, ready))
-    collected = [np.zeros(0, np.int64)]
-    for group, pairs in found.items():
-        added, ready = (np.concatenate(side) for side in zip(*pairs, strict=True))
-        order = np.argsort(ready, kind="stable")
-        logical.connect(ready, added)
-        logical.issue(stage, group, added[order])
-        collected.append(added[order])
-    return np.concatenate(collected)
+@dataclass(frozen=True)
+class _Collectives:
+    """Data-parallel collectives of all chunks, stage by stage.
+
+    Attributes
+    ----------
+    operator, stage, group : int64[n]
+        `group` is the number of the process group.
+    beside : int64[n]
+        The operator of a pass that each waits for, or that waits for it.
+    """
+
+    operator: IntArray
+    stage: IntArray
+    group: IntArray
+    beside: IntArray
+
+    def issue(self, logical: Logical, order: IntArray) -> list[tuple[int, str, IntArray]]:
+        """Stage, group and operators of each of their streams, taken in this order."""
+        names, found = list(logical.groups), []
+        stage, group, operator = self.stage[order], self.group[order], self.operator[order]
+        for at in dict.fromkeys(self.stage.tolist()):
+            for number in dict.fromkeys(self.group[self.stage == at].tolist()):
+                mine = operator[(stage == at) & (group == number)]
+                found.append((at, names[number], mine))
+        return found
+
+
+def _add_collectives(
+    plan: Plan,
+    slots: Slots,
+    logical: Logical,
+    of_chunk: Sequence[Sequence[Buckets]],
+    pass_of: IntArray,
+    layer_at: Callable[[Segment], NDArray[np.int32]] | None,
+) -> _Collectives:
+    """Add the buckets of every chunk, each beside a layer of the pass that `pass_of` names.
+
+    `pass_of` is the slot of each chunk of each stage, int64[pp, virtual stages]; `layer_at` the
+    operator of each layer of a segment; None = behind the whole pass.
+    """
+    written: list[tuple[Buckets, int, int]] = []
+    inside: dict[tuple[int, int], NDArray[np.int32]] = {}
+    places = []
+    behind = np.full(plan.job.model.layers, slots.operators, np.int32)
+    slot_of, segment_of = pass_of.tolist(), slots.segment
+    for stage in range(plan.job.parallelism.pp):
+        for v in plan.chunks_of(stage):
+            for buckets in of_chunk[v]:
+                slot = slot_of[stage][v]
+                key = int(segment_of[slot]), id(buckets)
+                if key not in inside:
+                    at = layer_at(plan.segments[key[0]]) if layer_at else behind
+                    inside[key] = at[buckets.layer] if len(at) else np.zeros(len(buckets), np.int32)
+                written.append((buckets, stage, slot))
+                places.append(inside[key])
+    if not written:
+        none = np.zeros(0, np.int64)
+        return _Collectives(none, none, none, none)
+    count = [len(buckets) for buckets, _, _ in written]
+    work = np.concatenate([buckets.work_id for buckets, _, _ in written])
+    numbers = [(logical.group(b.group), stage, slot) for b, stage, slot in written]
+    group, stages, slot_in = np.repeat(np.array(numbers), count, axis=0).T
+    beside = np.minimum(slots.enter[slot_in] + np.concatenate(places), slots.exit[slot_in])
+    return _Collectives(logical.add(work, stages, group), stages, group, beside)
+
+
+def _reduce_gradients(plan: Plan, slots: Slots, logical: Logical) -> list[IntArray]:
+    """Add the gradient collectives; returns those of each stage."""
+    passes, stages = slots.passes, plan.job.parallelism.pp
+    overlap = plan.job.framework.dp_overlap and not plan.job.reduces_once
+    last = passes.last_weights
+    if not overlap:
+        last = np.repeat(slots.stage_end[:, None], last.shape[1], axis=1)
+    complete = attrgetter("layer_last") if overlap else None
+    added = _add_collectives(plan, slots, logical, plan.step.gradients, last, complete)
+    logical.connect(added.beside, added.operator)
+    reduced = [np.zeros(0, np.int64)] * stages
+    for stage, group, mine in added.issue(logical, np.argsort(added.beside, kind="stable")):
+        logical.issue(stage, group, mine)
+        reduced[stage] = np.concatenate([reduced[stage], mine])
+    return reduced
 
 
 def _gather_parameters(plan: Plan, slots: Slots, logical: Logical) -> None:
     """All-gathers of the updated parameters beside the first forward of every chunk."""
-    issues = []
-    for stage in range(plan.job.parallelism.pp):
-        for v in plan.chunks_of(stage):
-            for buckets in plan.step.parameters[v]:
-                gather = logical.add(buckets.work_id, stage, buckets.group)
-                first = slots.passes.first_forward[stage, v]
-                layer_first = plan.segments[slots.segment[first]].layer_first
-                needed = layer_first[buckets.layer] if len(layer_first) else 0
-                entry = np.minimum(slots.enter[first] + needed, slots.exit[first])
-                logical.connect(gather, np.broadcast_to(entry, len(gather)))
-                issues.append((logical.stream(stage, buckets.group), gather))
-    logical.issues[:0] = issues  # the streams' first operators, before the gradients
+    first, needed = slots.passes.first_forward, attrgetter("layer_first")
+    added = _add_collectives(plan, slots, logical, plan.step.parameters, first, needed)
+    logical.connect(added.operator, added.beside)
+    queues = added.issue(logical, np.arange(len(added.operator)))
+    # the streams' first operators, before the gradients
+    logical.issues[:0] = [(logical.stream(stage, name), mine) for stage, name, mine in queues]
