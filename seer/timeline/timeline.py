@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ class Timeline:
         """float64[N]: when each operator ends. Seconds."""
         return self.start_s + self.duration_s
 
-    @property
+    @cached_property
     def makespan_s(self) -> float:
         """When the last operator ends; 0 for an empty timeline. Seconds."""
         return float(np.max(self.end_s, initial=0.0))

@@ -105,8 +105,9 @@ def _add_slots(plan: Plan, slots: Slots, logical: Logical) -> None:
         at = starts + np.arange(len(segment))
         work[at] = segment.work_id
         stream[at] = segment.stream
-        first = per_chunk[slots.passes.virtual_stage[here]][:, None]
-        layer[at] = np.where(segment.layer >= 0, segment.layer + first, -1)
+        if len(segment.layer_first):
+            first = per_chunk[slots.passes.virtual_stage[here]][:, None]
+            layer[at] = np.where(segment.layer >= 0, segment.layer + first, -1)
         logical.connect((starts + segment.before).ravel(), (starts + segment.after).ravel())
     stage = np.repeat(slots.stage, length)
     groups = [logical.group("rank" if name == "compute" else name) for name in STREAMS]
@@ -127,8 +128,9 @@ def _written_slots(plan: Plan, slots: Slots) -> Iterator[tuple[Segment, IntArray
     beside = plan.hosting.whole if plan.hosting else ()
     for segments, which in ((plan.segments, ~slots.collapsed), (beside, slots.collapsed)):
         found = np.flatnonzero(which) if segments else np.zeros(0, np.int64)
-        for number in np.unique(slots.segment[found]).tolist():
-            yield segments[number], found[slots.segment[found] == number]
+        of = slots.segment[found]
+        for number in np.flatnonzero(np.bincount(of)).tolist():
+            yield segments[number], found[of == number]
 
 
 def _issue_slots(stage: IntArray, stream: NDArray[np.int8], logical: Logical) -> None:
