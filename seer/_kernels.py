@@ -119,7 +119,9 @@ def sweep_in_order(
         except _CACHE_ERRORS:
             continue
     ends = [0.0] * len(duration)  # lists, which plain Python reads faster than arrays
-    host = _run_in_order(*(column.tolist() for column in columns), ends, [0.0] * STREAMS)
+    lists: list[list[Any]] = [*(column.tolist() for column in columns), ends, [0.0] * STREAMS]
+    plain: Kernel = _run_in_order
+    host = plain(*lists)
     return np.array(ends), float(host)
 
 
