@@ -310,11 +310,34 @@ def test_a_value_that_is_no_list_is_the_only_one_of_its_axis():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "reason"), [({"objective": "speed"}, "no objective"), ({"top": 0}, "the best 0")]
+    ("wrong", "reason"),
+    [
+        ({"objective": "speed"}, "no objective"),
+        ({"top": 0}, "the best 0"),
+        ({"top": 1.5}, "the best 1.5"),
+        ({"trials": 0}, "0 trials"),
+    ],
 )
 def test_what_a_search_cannot_mean_is_refused_at_once(wrong: dict, reason: str):
     with pytest.raises(seer.UsageError, match=reason):
         seer.search("llama3-8b-64xh100", on="here", **wrong)
+
+
+@pytest.mark.parametrize("job", [3, None, b"llama3-8b-64xh100"])
+def test_what_is_no_job_is_refused_as_wrong_usage(job: object):
+    for ask in (seer.forecast, seer.read_job, seer.sweep, seer.search):
+        with pytest.raises(seer.UsageError, match="is no job"):
+            ask(job)
+
+
+def test_a_choice_of_a_search_may_be_one_value_and_a_calibration_a_path():
+    only = {"parallelism.schedule": "1f1b", "parallelism.tp": 2, "parallelism.cp": 1}
+    found = seer.search("llama3-8b-64xh100", only=only, top=2, on="here")
+    assert len(found.plans) == 2
+    assert {plan.edits["parallelism.tp"] for plan in (*found.plans, *found.others)} == {2}
+    path = documents.ROOT / "calibration" / "h100-sxm.json"
+    named = seer.forecast("llama3-8b-64xh100", calibration="h100-sxm").iteration_time_s
+    assert seer.forecast("llama3-8b-64xh100", calibration=path).iteration_time_s == named
 
 
 @pytest.mark.parametrize("slowdown", [-0.5, float("nan")])

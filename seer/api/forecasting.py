@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,7 @@ def forecast(
     *,
     gpus: int | None = None,
     cluster: str | None = None,
-    calibration: str | Calibration | None = None,
+    calibration: str | os.PathLike[str] | Calibration | None = None,
     slowdown: float = 0.0,
     share_links: bool = False,
     unfolded: bool = False,
@@ -85,7 +86,7 @@ def forecast(
         A shipped name, a file, a spec, a model (with `gpus` and `cluster`), or of `read_job`.
     edits : mapping of path to value, or `path=value` texts
         As `--set`; not for a Job, which is resolved already.
-    calibration : str or Calibration, optional
+    calibration : str, path or Calibration, optional
         A name, a file, or what `seer.fit` gave; the cluster's own by default.
     slowdown : float
         How much longer a compute kernel takes beside communication (0.2: a fifth).
@@ -110,10 +111,11 @@ def forecast(
         opened, changes = open_job(job, edits, gpus, cluster)
         spec = opened.edited(changes)
         resolved = resolve(spec, {}, choose=choose_parallelism)
-    curves = read_calibration(calibration) if isinstance(calibration, str) else calibration
+    if isinstance(calibration, (str, os.PathLike)):
+        calibration = read_calibration(os.fspath(calibration))
     found = walk(
         resolved,
-        calibration=curves,
+        calibration=calibration,
         slowdown=slowdown,
         share_links=share_links,
         unfolded=unfolded,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from seer.choose import choose_parallelism
+from seer.errors import UsageError
 from seer.readers.job import OpenedJob, open_named, opened, resolve
 from seer.readers.overrides import Overrides, parse_overrides
 from seer.spec import Job
@@ -45,4 +46,17 @@ def open_job(
     changes |= parse_overrides(edits)
     if isinstance(job, Mapping):
         return opened(job, changes), changes
-    return open_named(os.fspath(job), changes), changes
+    name: object = os.fspath(job) if isinstance(job, (str, os.PathLike)) else job
+    if not isinstance(name, str):
+        hint = "a name, a path, or a mapping with the keys of a job spec"
+        raise UsageError(f"a {type(job).__name__} is no job that can be edited", hint=hint)
+    return open_named(name, changes), changes
+
+
+def axes_of(given: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
+    """Axes with a list of values each; a number, a word or a mapping is one value."""
+    plain = (str, bytes, Mapping)
+    return {
+        path: list(v) if isinstance(v, Iterable) and not isinstance(v, plain) else [v]
+        for path, v in (given or {}).items()
+    }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, get_args
 
-from seer.api.jobs import Source, open_job
+from seer.api.jobs import Source, axes_of, open_job
 from seer.errors import SeerError, UsageError, nearest
 from seer.readers.overrides import Overrides
 from seer.units import format_seconds
@@ -122,14 +122,16 @@ def search(
     if objective not in get_args(Objective):
         hint = nearest(str(objective), get_args(Objective))
         raise UsageError(f"'{objective!s:.40}' is no objective", where="objective", hint=hint)
-    if top < 1:
-        raise UsageError(f"the best {top} plans?", where="top", hint="1 or more")
+    for name, number, what in (("top", top, "the best {} plans"), ("trials", trials, "{} trials")):
+        if number is not None and (not isinstance(number, int) or number < 1):
+            hint = "a whole number, 1 or more"
+            raise UsageError(f"{what.format(number)}?", where=name, hint=hint)
     counts = [gpus] if isinstance(gpus, int) else list(gpus or ())
     spec, changes = open_job(job, edits, counts[0] if counts else None, cluster)
     spec = spec.edited(changes)
     wanted: dict[str, Any] = {
         "gpus": counts or [gpus_of(spec)],
-        "only": only or {},
+        "only": axes_of(only),
         "objective": objective,
         "limit_memory": limit_memory,
         "top": top,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from seer.api.jobs import Source, open_job
+from seer.api.jobs import Source, axes_of, open_job
 from seer.choose import choose_parallelism
 from seer.errors import UsageError
 from seer.readers.journal import Journal
@@ -109,20 +109,11 @@ def sweep(
     """
     spec, changes = open_job(job, edits, gpus, cluster)
     spec = spec.edited(changes)
-    walked = Grid(_axes(grid), _axes(zipped), _named(scenarios))
+    walked = Grid(axes_of(grid), axes_of(zipped), _named(scenarios))
     subject = subject_of(spec, choose_parallelism) if resume else ""
     with Journal(resume, subject) if resume else nullcontext() as journal:
         found = walk(spec, walked, on=on, choose=choose_parallelism, journal=journal, watch=watch)
     return SweepResult(**{f.name: getattr(found, f.name) for f in fields(found)})
-
-
-def _axes(given: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
-    """Axes with a list of values each; a number, a word or a mapping is one value."""
-    plain = (str, bytes, Mapping)
-    return {
-        path: list(v) if isinstance(v, Iterable) and not isinstance(v, plain) else [v]
-        for path, v in (given or {}).items()
-    }
 
 
 def _named(scenarios: Scenarios | None) -> list[Scenario]:
