@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,34 +132,22 @@ def _host(trace: RankTrace, launches: Launches, cuts: Cuts) -> HostPlan:
 
     handed = np.array([(w, t) for w, t, _ in cuts.handed], np.int64).reshape(-1, 2)
     moment = np.array([m for _, _, m in cuts.handed], np.float64)
-    ends = {int(t): signs_of_life(trace, int(t))[0] for t in np.unique(thread)}
-    last = {t: float(times[-1]) if len(times) else 0.0 for t, times in ends.items()}
-    sort = np.concatenate(
+    last = _ends(trace, np.unique(thread))
+    sort, cut_thread, at, base, ident = _in_order(
         [
-            np.full(len(operator), _RELEASE),
-            np.full(len(handed), _OUT),
-            np.full(len(begin), _WAIT),
-            np.full(len(last), _END),
+            (_RELEASE, thread, release, release, operator),
+            (_OUT, handed[:, 1], moment, moment, np.arange(len(handed))),
+            (_WAIT, wait_thread, begin, wait_base, np.arange(len(begin))),
+            (_END, *last, last[1], np.zeros(len(last[0]), np.int64)),
         ]
     )
-    cut_thread = np.concatenate([thread, handed[:, 1], wait_thread, np.array(list(last), np.int64)])
-    at = np.concatenate([release, moment, begin, np.array(list(last.values()))])
-    base = np.concatenate([release, moment, wait_base, np.array(list(last.values()))])
-    ident = np.concatenate(
-        [operator, np.arange(len(handed)), np.arange(len(begin)), np.zeros(len(last), np.int64)]
-    )
-    # the end of a thread comes last, whatever the clocks say
-    key = np.where(sort == _END, np.inf, at)
-    order = np.lexsort((sort, key, cut_thread))
-    sort, cut_thread, at, base, ident = (c[order] for c in (sort, cut_thread, at, base, ident))
-
-    first = np.ones(len(order), np.bool_)
+    first = np.ones(len(sort), np.bool_)
     first[1:] = cut_thread[1:] != cut_thread[:-1]
-    start = np.zeros(len(order))
+    start = np.zeros(len(sort))
     start[1:] = base[:-1]
     start[first] = 0.0
     end = np.maximum(at, start)
-    segment = np.arange(len(order))
+    segment = np.arange(len(sort))
     after = np.where(np.append(first[1:], True), NONE, segment + 1)
 
     releases = sort == _RELEASE
@@ -177,6 +166,29 @@ def _host(trace: RankTrace, launches: Launches, cuts: Cuts) -> HostPlan:
         awaited=awaited[awaited[:, 1] >= 0],
         handed=pairs[pairs[:, 1] >= 0],
     )
+
+
+def _ends(trace: RankTrace, threads: Indices) -> tuple[Indices, Floats]:
+    """Threads, and when each of them gave its last sign of life."""
+    signs = [signs_of_life(trace, int(thread))[0] for thread in threads]
+    last = [float(times[-1]) if len(times) else 0.0 for times in signs]
+    return threads, np.array(last, np.float64)
+
+
+def _in_order(
+    kinds: list[tuple[int, Indices, Floats, Floats, Indices]],
+) -> tuple[NDArray[Any], ...]:
+    """Cuts of all kinds in the order of their threads and times, by column.
+
+    Columns are the kind, the thread, the time, the time from which what follows is counted, and the
+    number of the cut among those of its kind. The end of a thread comes last, whatever the clocks
+    say.
+    """
+    sort = np.concatenate([np.full(len(thread), kind) for kind, thread, *_ in kinds])
+    thread, at, base, ident = (np.concatenate(c) for c in zip(*(k[1:] for k in kinds), strict=True))
+    key = np.where(sort == _END, np.inf, at)
+    order = np.lexsort((sort, key, thread))
+    return tuple(column[order] for column in (sort, thread, at, base, ident))
 
 
 def _order_releases(

@@ -202,18 +202,16 @@ class _Rank:
 
 def _assemble(plans: tuple[RankPlan, ...], joined: Joined, marks: tuple[Marks, ...]) -> Recording:
     works = works_of(plans)
-    begins = [p.trace.span_us[0] - o for p, o in zip(plans, joined.offset_us, strict=True)]
-    shift = -joined.offset_us - min(begins)
+    begins = np.array([plan.trace.span_us[0] for plan in plans]) - joined.offset_us
+    shift = -joined.offset_us - begins.min()
     table = _Table()
     places = [_add(table, works, r, plan, float(shift[r])) for r, plan in enumerate(plans)]
     stands_for, start, length = _merge(table, places, joined)
     ranks = _rank_numbers([plan.trace for plan in plans])
     kept = stands_for == np.arange(table.count)
     index = np.cumsum(kept) - 1
-
     builder = GraphBuilder(works.table)
-    rank_of = table.per_row(table.rank)
-    builder.add(table.joined(table.work)[kept], rank=ranks[rank_of[kept]])
+    builder.add(table.joined(table.work)[kept], rank=ranks[table.per_row(table.rank)[kept]])
     sort = table.per_row(table.sort)
     findings: Counter[str] = Counter()
     for r, (plan, place) in enumerate(zip(plans, places, strict=True)):
@@ -222,17 +220,12 @@ def _assemble(plans: tuple[RankPlan, ...], joined: Joined, marks: tuple[Marks, .
         findings[CONTRADICTED] += int(np.count_nonzero(~ordered))
         builder.connect(index[before[ordered]], index[after[ordered]])
         _issue(builder, plan, place, int(ranks[r]), index, stands_for)
-    for plan in plans:
         findings.update(plan.findings)
-    sizes = [len(plan.trace.gpu) for plan in plans]
-    members = np.concatenate(
-        [place.gpu + np.arange(n) for place, n in zip(places, sizes, strict=True)]
-    )
+    member_rank, members = _members(plans, places)
     own_start, own_end = _own_times_s(plans, shift)
     step, first = _steps(plans, places, marks, table, start)
-    graph = builder.build(ranks=max(len(plans), 1))
     return Recording(
-        graph=graph,
+        graph=builder.build(ranks=max(len(plans), 1)),
         works=works,
         duration_s=length[kept] * MICRO,
         start_s=start[kept] * MICRO,
@@ -241,7 +234,7 @@ def _assemble(plans: tuple[RankPlan, ...], joined: Joined, marks: tuple[Marks, .
         is_hidden=(table.joined(table.work) == works.hidden)[kept],
         is_gpu=(sort == _GPU)[kept],
         step=step[kept],
-        member_rank=np.repeat(np.arange(len(plans)), sizes),
+        member_rank=member_rank,
         member=index[stands_for[members]],
         member_start_s=own_start,
         member_end_s=own_end,
@@ -253,6 +246,13 @@ def _assemble(plans: tuple[RankPlan, ...], joined: Joined, marks: tuple[Marks, .
         joined=joined,
         findings={what: count for what, count in findings.items() if count},
     )
+
+
+def _members(plans: tuple[RankPlan, ...], places: list[_Rank]) -> tuple[Indices, Indices]:
+    """Rank and row of each recorded GPU operator: int64[members] both."""
+    sizes = [len(plan.trace.gpu) for plan in plans]
+    rows = [place.gpu + np.arange(n) for place, n in zip(places, sizes, strict=True)]
+    return np.repeat(np.arange(len(plans)), sizes), np.concatenate(rows)
 
 
 def _own_times_s(plans: tuple[RankPlan, ...], shift: Floats) -> tuple[Floats, Floats]:
