@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from measured import gemms
+from measured import copies, gemms
 from test_cost_price import GEMM, law, one
 
 from seer.fit import fit_calibration
-from seer.graph import Origin
+from seer.graph import DType, OperatorKind, Origin
 
 SLOW = gemms(stack="slow")
 CALIBRATION = fit_calibration([gemms(stack="fast"), replace(SLOW, time_s=1.5 * SLOW.time_s)], "lab")
@@ -48,3 +48,19 @@ def test_fewer_rows_than_were_measured_never_take_longer_than_the_fewest() -> No
         times = [pricing.time_s[0] for pricing in priced]
         assert times == sorted(times)
         assert priced[0].origin[0] == Origin.extrapolated
+
+
+def test_another_implementation_of_an_operator_answers_with_the_spread_between_them() -> None:
+    """Half of the pairs measured at equal shapes differ by a third or more."""
+    calibration = fit_calibration([copies("swiglu")], "lab")
+    row = {"kind": OperatorKind.memory, "m": 4096, "n": 4096, "hbm_bytes": 6.0 * 4096 * 4096}
+    any_kernel, own, other = (
+        one(row, calibration, name="swiglu", dtype=DType.bf16, variant=variant)
+        for variant in ("swiglu", "swiglu/kernel", "swiglu/another")
+    )
+    assert own.time_s[0] == any_kernel.time_s[0] == other.time_s[0]
+    assert own.origin[0] == any_kernel.origin[0] != Origin.derived
+    assert own.spread[0] == any_kernel.spread[0] < 0.1
+    assert other.origin[0] == Origin.derived
+    assert other.spread[0] == pytest.approx(np.hypot(0.5, own.spread[0]))
+    assert any("swiglu/another (kernel)" in note for note in other.notes)
