@@ -195,6 +195,20 @@ def _as_written(logical: Logical, work: WorkTable, parallelism: ParallelismSpec)
     return builder.build(ranks=parallelism.gpus)
 
 
+def _connect_copies(
+    builder: GraphBuilder, logical: Logical, first: IntArray, copy_of: IntArray
+) -> None:
+    """Connect copies that share a rank; `first` is the first copy of each operator."""
+    group, (before, after) = logical.copies, logical.connected
+    for a, b in np.unique(np.stack([group[before], group[after]], axis=1), axis=0):
+        edge = np.flatnonzero((group[before] == a) & (group[after] == b))
+        pairs = np.unique(np.stack([copy_of[a], copy_of[b]], axis=1), axis=0)
+        builder.connect(
+            (first[before[edge]][:, None] + pairs[:, 0]).ravel(),
+            (first[after[edge]][:, None] + pairs[:, 1]).ravel(),
+        )
+
+
 def replicate(
     logical: Logical,
     work: WorkTable,
@@ -242,14 +256,7 @@ def replicate(
         alloc_bytes=alloc_bytes[source],
         free_bytes=free_bytes[source],
     )
-    before, after = logical.connected
-    for a, b in np.unique(np.stack([group[before], group[after]], axis=1), axis=0):
-        edge = np.flatnonzero((group[before] == a) & (group[after] == b))
-        pairs = np.unique(np.stack([copy_of[a], copy_of[b]], axis=1), axis=0)
-        builder.connect(
-            (first[before[edge]][:, None] + pairs[:, 0]).ravel(),
-            (first[after[edge]][:, None] + pairs[:, 1]).ravel(),
-        )
+    _connect_copies(builder, logical, first, copy_of)
     stream, operator = logical.issued
     ids = np.array(
         [
