@@ -29,8 +29,8 @@ from seer.validate.own_steps import FEWEST_ROWS
 
 GROUPS = 3
 
-REFUSED = 2
-"""Exit code of a command that finds no limit."""
+NO_LIMIT = "no power limit brings"
+"""What a command says that finds none."""
 
 HERE = Path(__file__).resolve().parent
 
@@ -96,6 +96,17 @@ def name_source(paths: list[Path]) -> None:
             write_calibration(replace(calibration, factors=tuple(named)), path)
 
 
+def declare(command: list[str], target: Path) -> None:
+    """Run a command with its output beside the calibration that it reads, then in its place."""
+    beside = target.with_suffix(".new.json")
+    done = subprocess.run([*command, "-o", str(beside)], check=False, stderr=subprocess.PIPE)
+    said = done.stderr.decode()
+    if done.returncode == 0:
+        beside.replace(target)
+    elif NO_LIMIT not in said:
+        raise SystemExit(f"the anchors above could not be fitted\n{said}")
+
+
 def main() -> None:
     """Print the commands, and run them with --write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -107,13 +118,13 @@ def main() -> None:
     if arguments.write:
         strip(paths)
     for (calibration, _, _), ids in chosen.items():
-        path = str(HERE / f"{calibration}.json")
-        command = ["seer", "fit", "--law", "power", "--calibration", calibration, "-o", path]
+        target = HERE / f"{calibration}.json"
+        command = ["seer", "fit", "--law", "power", "--calibration", calibration]
         for name in ids:
             command += ["--from-run", f"{arguments.runs}#{name}"]
-        print(" ".join(command).replace(str(HERE), "calibration"))
-        if arguments.write and subprocess.run(command, check=False).returncode not in (0, REFUSED):
-            raise SystemExit("the anchors above could not be fitted")
+        print(" ".join([*command, "-o", str(target.relative_to(HERE.parent))]))
+        if arguments.write:
+            declare(command, target)
     if arguments.write:
         name_source(paths)
 
