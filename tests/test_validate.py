@@ -64,7 +64,6 @@ def test_a_row_becomes_the_job_it_describes(tmp_path: Path) -> None:
         ({"grade": "C"}, "grade C"),
         ({"arch": "hybrid_mamba"}, "hybrid_mamba"),
         ({"gpu_class": "tpu"}, "tpu"),
-        ({"software": "HomeGrown 1.0"}, "no framework preset names it"),
         ({"tp": 3}, "8 GPUs are not a multiple"),
         ({"mbs": 0}, "mbs is 0"),
         ({"seq_len": 0}, "seq_len is 0"),
