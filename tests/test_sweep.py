@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +262,10 @@ def test_ctrl_c_prints_what_is_done_and_the_same_command_goes_on(tmp_path: Path)
     lengths = ",".join(str(1024 * n) for n in range(1, 11))  # so many that some are still to do
     arguments += ["--grid", "parallelism.pp=1,2", "--grid", f"training.sequence_length={lengths}"]
     arguments += ["--resume", str(journal), "--json"]
-    process = run(*arguments, "--on", "processes:2", start_new_session=True)
+    heeding = partial(
+        signal.signal, signal.SIGINT, signal.SIG_DFL
+    )  # shells in the background do not
+    process = run(*arguments, "--on", "processes:2", start_new_session=True, preexec_fn=heeding)
     while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
         assert process.poll() is None
         time.sleep(0.02)
