@@ -25,10 +25,13 @@ def caveats(
     """
     found = [*pricing.notes, *_another_device(job, calibration), *_cut_groups(job)]
     if factor.source:
-        found.append(
-            f"matrix products and attention take {factor.value:.3f} times as long as measured: "
-            f"{factor.source}"
+        stretched = f"{factor.value:.3f}"
+        what = (
+            "its limit on matrix products and attention is not reached"
+            if stretched == "1.000"
+            else f"matrix products and attention take {stretched} times as long as measured"
         )
+        found.append(f"{what}: {factor.source}")
     found += _offloaded(job)
     if interval is None:
         found.append("the calibration carries no spreads: no interval can be given")

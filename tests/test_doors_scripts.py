@@ -263,3 +263,28 @@ def test_a_script_without_its_arguments_says_how_to_give_them(tmp_path: Path) ->
     with pytest.raises(UsageError) as caught:
         opened(tmp_path, text)
     assert "set -- " in str(caught.value)
+
+
+HANDED_OVER = {
+    "eval": 'run="torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py $ARGS"\n'
+    'run="$run 2>&1 | tee ${OUT}/log.txt"\neval ${run}\necho "--num-layers"\n',
+    "a login shell": 'run="cd /opt && torchrun --nproc_per_node 8 x.py $ARGS > log; ls"\n'
+    'srun --nodes 2 --container-image=it bash -lc "${run}"\n',
+    "what a shell puts in": "srun --ntasks=16 /bin/bash -c 'X=1; python x.py $ARGS 2>&1'\n",
+    "another tool": 'run="pretrain_gpt.py $ARGS |& tee log"\nsubmit --np 16 "$run"\n',
+    "a quotation that is open": 'srun --ntasks=16 sh -c "python x.py $ARGS --name it\'s"\n',
+}
+
+
+@pytest.mark.parametrize("how", HANDED_OVER)
+def test_a_command_that_is_handed_over_as_a_text_ends_where_its_shell_ends_it(
+    tmp_path: Path, how: str
+) -> None:
+    arguments = f'export ARGS="{FLAGS} --bf16 --num-experts 8 --moe-layer-freq 1"\n'
+    job = opened(tmp_path, arguments + HANDED_OVER[how])
+    assert (job.gpus, job.model.layers, job.model.experts) == (16, 24, 8)
+
+
+def test_a_text_that_evaluates_itself_ends(tmp_path: Path) -> None:
+    job = opened(tmp_path, f"eval='eval $eval'\neval $eval\nsrun --ntasks=16 x.py {FLAGS}\n")
+    assert job.gpus == 16

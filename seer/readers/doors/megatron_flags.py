@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from seer.errors import UsageError
+from seer.errors import UnreadableError, UsageError
 from seer.readers import shipped
 from seer.readers.doors.arguments import Arguments, Foreign, unused_note
 from seer.readers.doors.megatron import megatron_job
@@ -55,7 +56,7 @@ def megatron_from_text(text: str, where: str, gpus: int | None = None) -> Foreig
     """
     asked = _slurm(text)
     script = read_script(text, where, _slurm_variables(asked))
-    words = _command(script.commands, script.variables)
+    words = _command(script.commands, script.variables, where)
     given = parse_overrides(_DIRECTIVE.findall(text))
     kind = "Megatron-LM launch script"
     return _foreign(kind, words, where, gpus, script.notes, given, asked)
@@ -120,27 +121,38 @@ def _pieces(word: str) -> list[str]:
     return word.split() if word.startswith("--") else [word]
 
 
-def _command(commands: Sequence[list[str]], variables: Mapping[str, list[str]]) -> list[str]:
+def _command(
+    commands: Sequence[list[str]], variables: Mapping[str, list[str]], where: str
+) -> list[str]:
     """The words of the training command: the one with the most telling flags.
 
     Flags that stand alone (a file of flags) are taken together; options that only a variable
     holds (a command that another tool runs) come from there.
     """
     bare = [word for words in commands if words[0].startswith("-") for word in words]
-    texts = [
-        [piece for value in values for piece in value.split()] for values in variables.values()
-    ]
-    candidates = [bare, *commands, *(_unquoted(words) for words in commands), *texts]
+    texts = [_pieces_of(values, where) for values in variables.values()]
+    handed = [_pieces_of(words, where) for words in commands]
+    candidates = [bare, *commands, *handed, *texts]
     best = max(candidates, key=lambda words: (_telling(words), len(words)), default=[])
     return best if _telling(best) >= _telling(bare) else bare
 
 
-def _unquoted(words: Sequence[str]) -> list[str]:
-    """A command line that was handed over as one word: `srun bash -c "torchrun ..."`."""
-    return [piece for word in words for piece in word.split()]
+def _pieces_of(words: Sequence[str], where: str) -> list[str]:
+    """The words of a command line that was handed over as one: `run "torchrun ... 2>&1 | tee x"`.
+
+    It ends where a shell would end it; what no shell could read is parted at its blanks.
+    """
+    pieces: list[str] = []
+    for word in words:
+        lines: list[list[str]] = [word.split()]
+        if len(lines[0]) > 1 and is_megatron(word):
+            with contextlib.suppress(UnreadableError):
+                lines = read_script(word, where).commands
+        pieces += max(lines, key=_telling, default=[])
+    return pieces
 
 
-def _telling(words: Sequence[str]) -> int:
+def _telling(words: Iterable[str]) -> int:
     return sum(bool(_TELLING.match(word)) for word in words)
 
 

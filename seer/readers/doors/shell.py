@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+from seer.errors import UnreadableError
 from seer.readers.doors.shell_words import UNKNOWN, Expander, Token, tokens_of
 
 MAX_COMMANDS = 20_000
@@ -21,6 +23,8 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _PREFIXES = ("export", "local", "declare", "readonly", "typeset")
 _TESTS = ("[", "[[", "test", "!")
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
+_SHELL = re.compile(r"(\S*/)?(ba|z|da)?sh -[a-z]*c")
+"""A shell and the option behind which a text of commands follows."""
 _BLOCKS = {"for": "done", "while": "done", "until": "done", "select": "done", "{": "}"}
 
 
@@ -53,7 +57,7 @@ class _Reader:
     """Walks over statements; `_taken` says for each open condition whether its branch runs."""
 
     def __init__(self, tokens: list[Token], where: str) -> None:
-        self._tokens, self._at = tokens, 0
+        self._tokens, self._at, self._where = tokens, 0, where
         self.script = Script()
         self._expand = Expander(self.script.variables, where)
         self._branches: list[list[bool]] = []  # [runs now, has run already]
@@ -166,8 +170,9 @@ class _Reader:
                 return {
                     "==": a == b, "!=": a != b, ">": a > b, ">=": a >= b, "<": a < b, "<=": a <= b,
                 }[_NUMBERS[operator]]  # fmt: skip
-        line = tokens[0].line if tokens else 0
-        self.script.notes.append(f"the condition in line {line} is not understood: taken as false")
+        if tokens:  # none in front of a bracket
+            what = f"the condition in line {tokens[0].line} is not understood: taken as false"
+            self.script.notes.append(what)
         return False
 
     def _start_case(self, words: list[Token]) -> None:
@@ -284,8 +289,31 @@ class _Reader:
                 self._arguments(words[1:])
                 self._read(self._functions[words[0]])
                 variables.update(mine)
-            elif words:
+            elif words and not self._handed_over(words):
                 self.script.commands.append(words)
+
+    def _handed_over(self, words: list[str]) -> bool:
+        """Read the text that `eval` or `bash -c` is given, and say whether there was one.
+
+        Its commands keep the words before the shell: `srun --nodes 4 bash -c "torchrun ..."`.
+        """
+        if words[0] == "eval":
+            before, text = 0, " ".join(words[1:])
+        else:
+            calls = (
+                k for k, pair in enumerate(pairwise(words)) if _SHELL.fullmatch(" ".join(pair))
+            )
+            before = next(calls, len(words))
+            text = next(iter(words[before + 2 :]), "")
+        try:
+            tokens = tokens_of(text, self._where)
+        except UnreadableError:
+            return False  # quotations that went with an expansion: the words as they are
+        first = len(self.script.commands)
+        self._read(tokens)
+        for command in self.script.commands[first:]:
+            command[:0] = words[:before]
+        return bool(text)
 
     def _arguments(self, values: list[str]) -> None:
         """`set -- a b`: what $1, $2, $# and $@ stand for."""
