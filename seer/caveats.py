@@ -27,7 +27,7 @@ def caveats(
     if factor.source:
         stretched = f"{factor.value:.3f}"
         what = (
-            "its limit on matrix products and attention is not reached"
+            "the power limit on matrix products and attention is not reached"
             if stretched == "1.000"
             else f"matrix products and attention take {stretched} times as long as measured"
         )

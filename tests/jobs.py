@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from seer.cluster import Cluster, Device, Tier
 from seer.graph import WorkTable
 from seer.graph.template import LayerTemplate
+from seer.model import ModelSpec
 from seer.readers import read_layer_template
-from seer.spec import FrameworkSpec, Job, ModelSpec, ParallelismSpec, TrainingSpec
+from seer.spec import FrameworkSpec, Job, ParallelismSpec, TrainingSpec
 
 CLUSTER = Cluster(
     name="test cluster",

@@ -14,9 +14,10 @@ import pytest
 from seer.cluster import Cluster, Device, Tier
 from seer.forecast import forecast
 from seer.layers import LatentAttention
+from seer.model import ModelSpec
 from seer.readers import read_job
 from seer.reports.forecast_json import to_json
-from seer.spec import FrameworkSpec, ModelSpec, ParallelismSpec, TrainingSpec
+from seer.spec import FrameworkSpec, ParallelismSpec, TrainingSpec
 from seer.workload import SCHEDULES
 
 COMMANDS = list(command_reference.leaves())

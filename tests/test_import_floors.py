@@ -18,6 +18,7 @@ FLOORS = {
     "processes": 0,
     "graph": 1,
     "layers": 1,
+    "model": 1,
     "spec": 1,
     "cluster": 1,
     "fabric": 1,

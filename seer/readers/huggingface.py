@@ -8,8 +8,8 @@ from typing import Any
 
 from seer.errors import InfeasibleError, UsageError, nearest
 from seer.layers import LatentAttention
+from seer.model import ModelSpec
 from seer.readers.huggingface_families import FAMILIES, OTHER, Family
-from seer.spec import ModelSpec
 
 VOCAB_MULTIPLE = 128
 """Vocabularies are padded to this, as Megatron's --make-vocab-size-divisible-by."""

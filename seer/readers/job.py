@@ -10,11 +10,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from seer.errors import UsageError, nearest
+from seer.model import ModelSpec
 from seer.readers import overrides as edits
 from seer.readers import shipped
 from seer.readers.doors.arguments import Foreign
@@ -22,18 +21,11 @@ from seer.readers.files import read_structured
 from seer.readers.huggingface import is_huggingface
 from seer.readers.job_checks import check_job, derive_dp, recompute_notes, schedule_name
 from seer.readers.job_limits import check_sizes
+from seer.readers.job_schema import JobKeys, ParallelismKeys, TrainingKeys
 from seer.readers.placement import check_placement, read_placement
-from seer.readers.schema import Count, Spec, validate
-from seer.readers.specs import (
-    Recompute,
-    Size,
-    Source,
-    load,
-    read_cluster,
-    read_framework,
-    read_model,
-)
-from seer.spec import FrameworkSpec, Job, ModelSpec, ParallelismSpec, TrainingSpec
+from seer.readers.schema import validate
+from seer.readers.specs import Source, load, read_cluster, read_framework, read_model
+from seer.spec import FrameworkSpec, Job, ParallelismSpec, TrainingSpec
 
 FORECAST_SCHEMA = "seer.forecast/1"
 """Schema of a saved forecast: a job, where it holds the spec that it was made of."""
@@ -43,75 +35,8 @@ DEFAULT_SEQUENCE_LENGTH = 4096
 DEFAULT_BATCH_TOKENS = 2**22
 """4 Mi tokens per step, between GPT-3's 3.2 M and Llama 2's 4 M (their papers)."""
 
-Precision = Literal["bf16", "fp16", "fp32", "fp8", "fp8-block", "mxfp8", "nvfp4"]
-RecomputeModule = Literal[
-    "core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts", "per_op"
-]
-"""Megatron's `--recompute-modules` (megatron/core/transformer/transformer_config.py), and
-TorchTitan's policy per operator."""
-
-OffloadModule = Literal[
-    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
-]
-"""Megatron's `--offload-modules` (megatron/core/transformer/transformer_config.py)."""
-
 Choose = Callable[[Job], tuple[ParallelismSpec, str]]
 """Chooses a parallelism for a draft job (all GPUs data-parallel) and says by which rule."""
-
-
-class _Training(Spec):
-    sequence_length: Count | None = None
-    global_batch: Count | None = None
-    micro_batch: Count = 1
-    precision: Precision = "bf16"
-    recompute: Recompute | None = None
-    recompute_modules: Annotated[list[RecomputeModule], Field(default_factory=list)]
-    offload: Annotated[
-        list[Literal["optimizer", "activations", "parameters"]], Field(default_factory=list)
-    ]
-    offload_fraction: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
-    offload_overlap: bool = False
-    offload_layers: Size = 0
-    offload_modules: Annotated[list[OffloadModule], Field(default_factory=list)]
-    routing_imbalance: Annotated[float, Field(ge=1.0, le=1e6)] = 1.0
-    expert_loads: Annotated[list[Annotated[float, Field(ge=0)]], Field(default_factory=list)]
-    lora_rank: Size = 0
-    optimizer: Literal["adam"] = "adam"
-
-
-class _Parallelism(Spec):
-    tp: Count = 1
-    cp: Count = 1
-    ep: Count = 1
-    etp: Size = 0
-    pp: Count = 1
-    vpp: Count = 1
-    dp: Count | None = None
-    zero: Annotated[int, Field(ge=0, le=3)] = 0
-    sequence_parallel: bool = False
-    cp_comm: Literal["p2p", "all_gather", "a2a"] = "p2p"
-    shard_group: Size = 0
-    reshard_after_forward: bool = True
-    schedule: str | None = None
-    dispatcher: Literal["", "alltoall", "deepep"] = ""
-    flush_every: Size = 0
-    layers_per_stage: Annotated[list[Annotated[int, Field(ge=0)]], Field(default_factory=list)]
-
-
-class _Job(Spec):
-    name: str = ""
-    description: str = ""
-    source: str = ""
-    model: Any
-    cluster: Any
-    framework: Any = None
-    training: Annotated[_Training, Field(default_factory=_Training)]
-    parallelism: _Parallelism | None = None
-    gpus: Count | None = None
-    placement: Any = "packed"
-    calibration: str | None = None
-    layer_template: str = "transformer"
-    notes: Annotated[list[str], Field(default_factory=list)]
 
 
 _REFERENCES = {"model": "models", "cluster": "clusters", "framework": "frameworks"}
@@ -275,7 +200,7 @@ def _resolve(
     folder: Path | None,
     choose: Choose | None,
 ) -> Job:
-    spec = validate(_Job, mapping, place)
+    spec = validate(JobKeys, mapping, place)
     draft = _draft(spec, place, folder)
     check_sizes(draft, _gpus(spec, place))
     plan, note = _plan(spec, draft, place, choose)
@@ -301,9 +226,9 @@ def _edit(
     """Apply one edit; a path into a named model, cluster or framework makes it inline first."""
     steps = edits.split(path)
     head = str(steps[0])
-    if head not in _Job.model_fields:
+    if head not in JobKeys.model_fields:
         homes = [f"{part}.{head}" for part, keys in _SECTIONS.items() if head in keys]
-        hint = f"did you mean '{homes[0]}'?" if homes else nearest(head, _Job.model_fields)
+        hint = f"did you mean '{homes[0]}'?" if homes else nearest(head, JobKeys.model_fields)
         raise UsageError(f"unknown key '{head}'", where=f"--set {path}", hint=hint)
     if len(steps) > 1 and head in _REFERENCES:
         reference = mapping.get(head, DEFAULT_FRAMEWORK if head == "framework" else None)
@@ -312,7 +237,7 @@ def _edit(
     return edits.edit(mapping, path, value)
 
 
-_SECTIONS = {"training": _Training.model_fields, "parallelism": _Parallelism.model_fields}
+_SECTIONS = {"training": TrainingKeys.model_fields, "parallelism": ParallelismKeys.model_fields}
 
 
 def _beside(reference: Any, folder: Path | None) -> Any:
@@ -323,7 +248,7 @@ def _beside(reference: Any, folder: Path | None) -> Any:
     return reference
 
 
-def _draft(spec: _Job, place: str, folder: Path | None) -> Job:
+def _draft(spec: JobKeys, place: str, folder: Path | None) -> Job:
     """The job with everything but its parallelism and global batch."""
     notes = list(spec.notes)
     model = read_model(_beside(spec.model, folder), f"{place}: model")
@@ -368,7 +293,7 @@ def _draft(spec: _Job, place: str, folder: Path | None) -> Job:
     )
 
 
-def _recompute(training: _Training, framework: FrameworkSpec) -> dict[str, Any]:
+def _recompute(training: TrainingKeys, framework: FrameworkSpec) -> dict[str, Any]:
     """Naming modules means selective recomputation, as in Megatron; the preset answers for both."""
     modules = tuple(training.recompute_modules)
     if training.recompute or modules:
@@ -376,7 +301,7 @@ def _recompute(training: _Training, framework: FrameworkSpec) -> dict[str, Any]:
     return {"recompute": framework.recompute, "recompute_modules": framework.recompute_modules}
 
 
-def _gpus(spec: _Job, place: str) -> int:
+def _gpus(spec: JobKeys, place: str) -> int:
     plan = spec.parallelism
     if spec.gpus is not None:
         return spec.gpus
@@ -385,7 +310,9 @@ def _gpus(spec: _Job, place: str) -> int:
     raise UsageError("the key 'gpus' is missing", where=place, hint="state gpus, or --gpus N")
 
 
-def _plan(spec: _Job, draft: Job, place: str, choose: Choose | None) -> tuple[ParallelismSpec, str]:
+def _plan(
+    spec: JobKeys, draft: Job, place: str, choose: Choose | None
+) -> tuple[ParallelismSpec, str]:
     given = spec.parallelism
     if given is None:
         if choose is None:

@@ -6,8 +6,9 @@ The first check that fails raises InfeasibleError with the values and a way out.
 from __future__ import annotations
 
 from seer.errors import InfeasibleError, UsageError, nearest
+from seer.model import ModelSpec
 from seer.readers.job_limits import check_plan_size, check_sizes, refuse
-from seer.spec import Job, ModelSpec, TrainingSpec
+from seer.spec import Job, TrainingSpec
 
 PEAK_OF = {"fp8": "fp8", "fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 """Precision -> the peak of a device that it needs, where they do not have the same name."""

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from seer.cluster import Cluster, Device, HostLink, Processor, Tier
 from seer.errors import SeerError, UsageError, nearest
 from seer.layers import LatentAttention
+from seer.model import ModelSpec
 from seer.readers import shipped
 from seer.readers.files import named, read_structured
 from seer.readers.huggingface import is_huggingface, model_from_huggingface
@@ -26,7 +27,7 @@ from seer.readers.schema import (
     Spec,
     validate,
 )
-from seer.spec import WHOLE_ITERATION, FrameworkSpec, ModelSpec
+from seer.spec import WHOLE_ITERATION, FrameworkSpec
 from seer.units import parse_seconds
 
 Source = str | os.PathLike[str] | Mapping[str, Any]

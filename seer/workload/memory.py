@@ -8,7 +8,8 @@ from itertools import accumulate
 
 from seer.graph import DType
 from seer.layers import LayerKind
-from seer.spec import Job, ModelSpec
+from seer.model import ModelSpec
+from seer.spec import Job
 
 
 @dataclass(frozen=True)

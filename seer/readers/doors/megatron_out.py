@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from seer.model import ModelSpec
 from seer.readers.doors.arguments import Foreign
 from seer.readers.doors.layouts import layout_text
 from seer.readers.doors.megatron_flags import megatron_from_text
-from seer.spec import WHOLE_ITERATION, Job, ModelSpec
+from seer.spec import WHOLE_ITERATION, Job
 
 _PRECISION = {
     "fp32": (),
