@@ -76,6 +76,9 @@ class Factor:
 
 NO_FACTOR = Factor(1.0, 0.0, "")
 
+ARCHITECTURES = ("dense", "experts")
+"""What a factor may be declared for alone."""
+
 
 @dataclass(frozen=True)
 class Demand:
@@ -119,9 +122,11 @@ class Demand:
 
 
 def declared_factor(calibration: Calibration, job: Job) -> Factor:
-    """The factor that a calibration declares for the precision of a job, or none."""
+    """The factor that a calibration declares for a job's precision and architecture, or none."""
+    device, architecture = job.cluster.device.name, ARCHITECTURES[bool(job.model.experts)]
     for entry in calibration.factors:
-        ours = entry.get("device", job.cluster.device.name) == job.cluster.device.name
+        ours = entry.get("device", device) == device
+        ours = ours and entry.get("architecture", architecture) == architecture
         if ours and job.training.precision in entry["precisions"]:
             rows, spread = ", ".join(entry["rows"]), float(entry["spread"])
             if "sustained_utilization" in entry:

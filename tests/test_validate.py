@@ -20,7 +20,8 @@ from seer.readers.published_runs import read_published_runs
 from seer.reports.validation import to_csv, to_json, to_markdown
 from seer.spec import Job
 from seer.validate import ScoredRun, prepare_runs, score, spearman, validate
-from seer.validate.factors import combine
+from seer.validate.estimate import PUBLISHED, OwnRun, Spreads, combine, half_width
+from seer.validate.factors import Response
 
 ROW = {
     "id": "a", "source_group": "g", "grade": "A", "task": "pretrain", "model": "GPT 1.3B",
@@ -185,19 +186,60 @@ def test_published_dense_runs_are_scored_within_the_bars(shared: Path) -> None:
         assert mine.n < 5 or abs(mine.bias) <= 0.20, mine
 
 
-def test_a_factor_of_runs_that_agree_is_their_median_and_one_run_is_taken_as_it_is() -> None:
-    # one run that is wrong for another reason than its device's pace moves next to nothing
-    assert combine([1.05, 1.1, 1.105], "").value == pytest.approx(1.1, rel=2e-3)
-    assert combine([1.2], "").value == pytest.approx(1.2)
-    assert combine([1.2, 1.2, 1.2], "").value == pytest.approx(1.2)
-    assert combine([1.0, math.e], "").spread == pytest.approx(math.sqrt(0.5))
+def own(factor: float, sensitivity: float = 1.0, experts: bool = False) -> OwnRun:
+    return OwnRun(math.log(factor), sensitivity, experts)
 
 
-def test_a_factor_of_runs_that_disagree_is_drawn_towards_one_by_what_chance_explains() -> None:
-    # by hand: logs 0 and 0.5, median 0.25 of variance 0.125 / 2 = 0.25^2, as systems: half of it
-    assert combine([1.0, math.exp(0.5)], "").value == pytest.approx(math.exp(0.125))
-    wide, narrow = (combine([1.2 / x, 1.2, 1.2 * x], "").value for x in (1.3, 1.05))
-    assert 1.0 < wide < narrow < 1.2
+def factor_of(*runs: OwnRun, experts: bool = False, spreads: Spreads = PUBLISHED) -> float:
+    return combine(runs, experts=experts, source="", spreads=spreads).value
+
+
+SURE = Spreads(common=0.3, architecture=0.4, run=0.25, other=(0.25, 0.25), other_share=0.5)
+"""One width of errors: the estimate is a fraction that can be counted by hand."""
+
+
+def test_a_single_run_is_taken_as_it_is_for_its_own_architecture() -> None:
+    assert factor_of(own(1.2)) == pytest.approx(1.2)
+    # 0.3^2 of 0.3^2 + 0.4^2 is common: what a mixture of experts says about a dense model
+    other = factor_of(own(1.2, experts=True), spreads=SURE)
+    assert math.log(other) == pytest.approx(0.36 * math.log(1.2))
+
+
+def test_two_runs_give_the_share_of_their_mean_that_systems_explain() -> None:
+    # by hand: 0.25 between systems, a mean with the error 0.25^2 / 2 = 0.03125: 8 of 9 parts
+    runs = [own(1.0), own(math.exp(0.9))]
+    found = combine(runs, experts=False, source="", spreads=SURE)
+    assert math.log(found.value) == pytest.approx(0.4)
+    assert found.spread == pytest.approx(math.sqrt(0.25 / 9))
+    # a run that moves half as much with the factor says a quarter as much
+    runs = [own(1.0, 0.5), own(math.exp(0.9))]
+    weight = 0.25 / (0.25 + 1 / (16 + 4))
+    assert math.log(factor_of(*runs, spreads=SURE)) == pytest.approx(weight * 0.9 * 16 / 20)
+
+
+def test_of_three_runs_one_that_is_off_moves_little_and_those_that_agree_are_believed() -> None:
+    assert factor_of(own(1.2), own(1.2), own(1.2)) == pytest.approx(1.2, rel=2e-3)
+    assert factor_of(own(1.1), own(1.11), own(1.5)) == pytest.approx(1.1, rel=0.015)
+    assert factor_of(own(1.1), own(1.11), own(3.0, 0.1)) == pytest.approx(1.105, rel=0.005)
+
+
+def test_the_interval_holds_nine_of_ten_runs_drawn_from_the_spreads() -> None:
+    generator = np.random.default_rng(0)
+    other = generator.random(100_000) < PUBLISHED.other_share
+    width = np.where(other, PUBLISHED.other[1], PUBLISHED.run)
+    error = generator.normal(0.0, 0.05, 100_000) + generator.normal(0.0, width)
+    assert np.mean(np.abs(error) < half_width(0.05, True)) == pytest.approx(0.9, abs=0.005)
+
+
+def test_a_job_says_the_factor_with_which_it_meets_its_measurement() -> None:
+    # 4 s of matrix kernels in 10: at 1.5 times as long 12 s
+    curve = Response(np.array([0.5, 1.0, 2.0]), np.array([8.0, 10.0, 14.0]))
+    said = curve.says(12.0, experts=False)
+    assert said.log_factor == pytest.approx(math.log(1.5))
+    assert said.sensitivity == pytest.approx(math.log(1.2) / math.log(1.5))
+    assert abs(curve.says(10.0, experts=False).log_factor) < 1e-9
+    idle = Response(np.array([0.5, 1.0, 2.0]), np.array([10.0, 10.0 + 1e-9, 10.0 + 2e-9]))
+    assert idle.says(12.0, experts=False).sensitivity < 1e-3
 
 
 def test_runs_are_prepared_once_for_all_levels_of_a_page(

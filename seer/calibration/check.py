@@ -84,6 +84,8 @@ def _check_factor(entry: Mapping[str, Any]) -> None:
     else:
         _number("value", entry["value"], LOWEST_FACTOR, HIGHEST_FACTOR)
     _number("spread", entry["spread"], 0.0, 2.0)
+    if entry.get("architecture", "dense") not in ("dense", "experts"):
+        raise _Damaged("its architecture is neither 'dense' nor 'experts'")
     for key in ("precisions", "rows"):
         if not isinstance(entry[key], list | tuple) or not all(
             isinstance(word, str) for word in entry[key]

@@ -28,10 +28,11 @@ def fit_from_runs(
     """Make the factor, report it, and write the calibration that declares it."""
     from dataclasses import replace
 
+    from seer.clocks import ARCHITECTURES
     from seer.readers import read_calibration
     from seer.readers.calibration_file import write_calibration
     from seer.units import format_seconds
-    from seer.validate import factor_from_runs, with_factor
+    from seer.validate import factor_from_runs, factors_of, with_factor
 
     measured = [_measured_run(text) for text in runs]
     calibration = read_calibration(base or measured[0].job.calibration)
@@ -55,6 +56,13 @@ def fit_from_runs(
             f"{job.cluster.device.name}, {job.training.precision}"
             + (f", spread {factor.spread:.1%} over {len(found)} runs" if len(found) > 1 else "")
         )
+        if share is None:
+            others = 1 - found[0].says.experts
+            console.print(
+                f"  {('dense models', 'mixtures of experts')[others]} there: factor "
+                f"{factors_of(found)[ARCHITECTURES[others]].value:.3f}, as far as systems share one",
+                highlight=False,
+            )
         for run in found:
             dense = "" if share is None else f", {run.utilization:.1%} of peak at full clock"
             console.print(
@@ -98,9 +106,15 @@ def _measured_run(text: str) -> MeasuredRun:
 
 
 def _to_json(factor: Factor, found: Sequence[RunFactor]) -> dict[str, Any]:
+    from seer.validate import factors_of
+
+    constant = factor.utilization is None
     return {
         "schema": SCHEMA,
-        "factor": None if factor.utilization is not None else factor.value,
+        "factor": factor.value if constant else None,
+        "by_architecture": (
+            {name: one.value for name, one in factors_of(found).items()} if constant else None
+        ),
         "sustained_utilization": factor.utilization,
         "spread": factor.spread,
         "runs": [

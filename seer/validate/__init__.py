@@ -1,7 +1,14 @@
 """Does reality agree: forecasts against published, measured runs, and factors from runs."""
 
-from seer.validate.factors import LimitedRun, Response, combine, power_limit, response
-from seer.validate.from_run import MeasuredRun, RunFactor, factor_from_runs, with_factor
+from seer.validate.estimate import OwnRun, combine
+from seer.validate.factors import LimitedRun, Response, power_limit, response
+from seer.validate.from_run import (
+    MeasuredRun,
+    RunFactor,
+    factor_from_runs,
+    factors_of,
+    with_factor,
+)
 from seer.validate.own_steps import own_steps
 from seer.validate.runs import LEVELS, PreparedRuns, ValidationReport, prepare_runs, validate
 from seer.validate.scores import Score, ScoredRun, score, spearman
@@ -10,6 +17,7 @@ __all__ = [
     "LEVELS",
     "LimitedRun",
     "MeasuredRun",
+    "OwnRun",
     "PreparedRuns",
     "Response",
     "RunFactor",
@@ -18,6 +26,7 @@ __all__ = [
     "ValidationReport",
     "combine",
     "factor_from_runs",
+    "factors_of",
     "own_steps",
     "power_limit",
     "prepare_runs",

@@ -16,9 +16,13 @@ from numpy.typing import NDArray
 
 from seer.clocks import Demand, Factor
 from seer.forecast import Prepared, iteration_time
+from seer.validate.estimate import LEAST_SENSITIVITY, OwnRun
 
 LOWEST, HIGHEST = 0.5, 4.0
 """Factors beyond these say that something else is wrong: the run is not read as it was."""
+
+NEAR = 0.05
+"""Factors closer to 1, in their logarithm, give no secant."""
 
 KNOTS = (0.6, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
 
@@ -49,37 +53,21 @@ class Response:
         step = (self.factor[i + 1] - self.factor[i]) * (measured_s - self.time_s[i]) / rise
         return float(np.clip(self.factor[i] + step, LOWEST, HIGHEST))
 
+    def says(self, measured_s: float, *, experts: bool) -> OwnRun:
+        """What a measured step of the job says about the factor of its system."""
+        log_factor = math.log(self.meets(measured_s))
+        # near 1 the secant is lost in rounding: the slope beside it instead
+        over = log_factor if abs(log_factor) > NEAR else NEAR
+        slope = math.log(self.at(math.exp(over)) / self.at(1.0)) / over
+        if slope > LEAST_SENSITIVITY:
+            log_factor = math.log(measured_s / self.at(1.0)) / slope
+        return OwnRun(log_factor, slope, experts)
+
 
 def response(prepared: Prepared, knots: Sequence[float] = KNOTS) -> Response:
     """Play a prepared job at each factor."""
     times = [iteration_time(prepared, factor) for factor in knots]
     return Response(np.array(knots, float), np.array(times))
-
-
-SYSTEMS_SPREAD = 0.25
-"""How far the factors of systems lie from 1: root mean square of log(factor) over the systems of
-the published runs (`calibration/systems.py` prints it)."""
-
-ERROR_OF_MEDIAN = {1: 1.0, 2: math.sqrt(0.5), 3: math.sqrt(0.4487)}
-"""Standard error of the median of as many normal values, in their standard deviation (David and
-Nagaraja, Order Statistics, 2003: variance of the median of three 0.4487)."""
-
-
-def combine(factors: Sequence[float], source: str) -> Factor:
-    """One factor from those of one to three runs: their median, trusted as far as they agree.
-
-    Of two the median is the geometric mean. Of three, one run whose error is something else than
-    the pace of its device does not move it. Runs that disagree say little about the device, so
-    log(median) is multiplied by v / (v + e^2), its best guess when factors of systems vary by
-    v = SYSTEMS_SPREAD^2 around 1 and the median has the error e (Robinson 1991, "That BLUP is a
-    good thing", section 2). The spread is that of the runs; a single run shows none, is taken as
-    it is, and leaves its spread to that between clusters.
-    """
-    logs = np.log(np.asarray(factors, float))
-    spread = float(logs.std(ddof=1)) if len(logs) > 1 else 0.0
-    variance = SYSTEMS_SPREAD**2
-    trust = variance / (variance + (spread * ERROR_OF_MEDIAN[len(logs)]) ** 2)
-    return Factor(float(np.exp(trust * np.median(logs))), spread, source)
 
 
 LIMITS = 600

@@ -7,18 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seer.calibration import Calibration
-from seer.clocks import Factor
+from seer.clocks import ARCHITECTURES, Factor
 from seer.errors import UsageError
 from seer.forecast import prepare
 from seer.spec import Job
-from seer.validate.factors import (
-    HIGHEST,
-    LOWEST,
-    LimitedRun,
-    combine,
-    power_limit,
-    response,
-)
+from seer.validate.estimate import OwnRun, combine
+from seer.validate.factors import HIGHEST, LOWEST, LimitedRun, power_limit, response
 
 LAWS = ("constant", "power")
 """What a factor follows: one number, or the power limit of the device (`seer.clocks`)."""
@@ -47,6 +41,8 @@ class RunFactor:
         The measurement, and the forecast without any factor.
     factor : float
         With which the forecast is the measurement.
+    says : OwnRun
+        What that says about other runs of the system.
     utilization : float
         Share of peak that its matrix kernels reach at full clock, over the passes.
     """
@@ -55,6 +51,7 @@ class RunFactor:
     measured_s: float
     cold_s: float
     factor: float
+    says: OwnRun
     utilization: float = 0.0
 
 
@@ -63,7 +60,8 @@ def factor_from_runs(
 ) -> tuple[Factor, tuple[RunFactor, ...]]:
     """One factor of one to three runs, and each of theirs.
 
-    By the law "constant" as `seer.validate.factors.combine`, by "power" as `power_limit` there.
+    By the law "constant" as `seer.validate.estimate.combine`, for the architecture of the first
+    run; by "power" as `seer.validate.factors.power_limit`.
 
     Raises UsageError for none or too many, for runs on different devices or precisions, for a run
     that no sensible factor explains, and where no power limit does better than none.
@@ -93,11 +91,12 @@ def factor_from_runs(
                 hint="check how the run is written: micro-batch, recompute, stages, precision",
             )
         cold_s, share = curve.at(1.0), demand.utilization
-        found.append(RunFactor(run.name, run.measured_s, cold_s, value, share))
+        says = curve.says(run.measured_s, experts=bool(run.job.model.experts))
+        found.append(RunFactor(run.name, run.measured_s, cold_s, value, says, share))
         limited.append(LimitedRun(curve, demand, run.measured_s))
     source = ", ".join(f.name for f in found)
     if law == "constant":
-        return combine([f.factor for f in found], source), tuple(found)
+        return factors_of(found)[ARCHITECTURES[found[0].says.experts]], tuple(found)
     limit = power_limit(limited, source)
     if limit is None:
         raise UsageError(
@@ -109,6 +108,15 @@ def factor_from_runs(
     return limit, tuple(found)
 
 
+def factors_of(found: Sequence[RunFactor]) -> dict[str, Factor]:
+    """By the law "constant": the factor for each architecture."""
+    says, source = [f.says for f in found], ", ".join(f.name for f in found)
+    return {
+        name: combine(says, experts=bool(kind), source=source)
+        for kind, name in enumerate(ARCHITECTURES)
+    }
+
+
 def with_factor(
     calibration: Calibration,
     factor: Factor,
@@ -118,14 +126,13 @@ def with_factor(
 ) -> Calibration:
     """The calibration with this factor declared for the job's device and precision.
 
-    It replaces an earlier factor of the same device and precision.
+    It replaces earlier factors of the same device and precision. A power limit is one entry; a
+    constant one for each architecture.
     """
     device, precision = job.cluster.device.name, job.training.precision
-    entry: dict[str, Any] = {
+    common: dict[str, Any] = {
         "device": device,
         "precisions": [precision],
-        **_declared(factor),
-        "spread": round(factor.spread, 4),
         "rows": [f.name for f in found],
         "runs": [
             {
@@ -138,15 +145,17 @@ def with_factor(
         ],
         "source": source,
     }
+    entries: list[dict[str, Any]] = []
+    if factor.utilization is None:
+        for name, one in factors_of(found).items():
+            value, spread = round(one.value, 4), round(one.spread, 4)
+            entries.append(common | {"architecture": name, "value": value, "spread": spread})
+    else:
+        share, spread = round(factor.utilization, 4), round(factor.spread, 4)
+        entries.append(common | {"sustained_utilization": share, "spread": spread})
     others = [
         other
         for other in calibration.factors
         if (other.get("device"), list(other["precisions"])) != (device, [precision])
     ]
-    return replace(calibration, factors=(*others, entry))
-
-
-def _declared(factor: Factor) -> dict[str, float]:
-    if factor.utilization is None:
-        return {"value": round(factor.value, 4)}
-    return {"sustained_utilization": round(factor.utilization, 4)}
+    return replace(calibration, factors=(*others, *entries))

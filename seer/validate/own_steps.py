@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from seer.forecast import CLUSTER_SPREAD, NORMAL_90, Prepared
+from seer.forecast import Prepared
 from seer.readers.published_runs import PublishedRun, SkippedRun
-from seer.validate.factors import Response, combine, response
+from seer.validate.estimate import combine, half_width
+from seer.validate.factors import Response, response
 from seer.validate.scores import ScoredRun
 
 DRAWS = 20
@@ -50,22 +52,23 @@ def own_steps(
 
 def _system(members: Sequence[tuple[PublishedRun, Response]], steps: int) -> list[ScoredRun]:
     generator = np.random.default_rng(0)
-    guesses: list[list[float]] = [[] for _ in members]
-    spreads: list[float] = []
+    says = [
+        curve.says(run.published_s, experts=bool(run.job.model.experts)) for run, curve in members
+    ]
+    guesses: list[list[tuple[float, float]]] = [[] for _ in members]
     for _ in range(DRAWS):
         drawn = generator.choice(len(members), size=min(steps, len(members) - 1), replace=False)
-        own = [members[i][1].meets(members[i][0].published_s) for i in drawn.tolist()]
-        factor = combine(own, "own steps")
-        spreads.append(factor.spread)
+        own = [says[i] for i in drawn.tolist()]
+        factors = [combine(own, experts=kind, source="own steps") for kind in (False, True)]
         for i in sorted(set(range(len(members))) - set(drawn.tolist())):
-            guesses[i].append(members[i][1].at(factor.value))
-    # one step cannot tell how runs of a system differ: as much as clusters do
-    known = CLUSTER_SPREAD / 2 if steps > 1 else CLUSTER_SPREAD
-    relative = float(np.hypot(np.median(spreads), known))
-    width = float(np.exp(NORMAL_90 * relative))
+            factor = factors[says[i].experts]
+            spread = says[i].sensitivity * factor.spread
+            guess = members[i][1].at(factor.value)
+            guesses[i].append((guess, half_width(spread, says[i].experts)))
     return [
         ScoredRun(run, guess, (guess / width, guess * width))
         for (run, _), tries in zip(members, guesses, strict=True)
         if tries
-        for guess in [float(np.median(tries))]
+        for guess, half in [np.median(np.array(tries), axis=0).tolist()]
+        for width in [math.exp(half)]
     ]
