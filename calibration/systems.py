@@ -77,7 +77,8 @@ def main() -> None:
     times = [[o.log_factor * o.sensitivity for o in own] for own in systems.values()]
     inside = [statistics.stdev(t) for t in times if len(t) > 1]
     print(f"{len(systems)} systems: log(factor) {found.common:.3f} in common,", end=" ")
-    print(f"{found.architecture:.3f} of an architecture; log(time) of runs {found.run:.3f},", end=" ")
+    print(f"{found.architecture:.3f} of an architecture;", end=" ")
+    print(f"log(time) of runs {found.run:.3f},", end=" ")
     print(f"of a share of {found.other_share:.3f} {found.other[0]:.3f} (dense)", end=" ")
     print(f"and {found.other[1]:.3f} (experts);", end=" ")
     print(f"runs of one lie {statistics.median(inside):.3f} apart (median deviation)")

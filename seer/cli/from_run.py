@@ -57,12 +57,10 @@ def fit_from_runs(
             + (f", spread {factor.spread:.1%} over {len(found)} runs" if len(found) > 1 else "")
         )
         if share is None:
-            others = 1 - found[0].says.experts
-            console.print(
-                f"  {('dense models', 'mixtures of experts')[others]} there: factor "
-                f"{factors_of(found)[ARCHITECTURES[others]].value:.3f}, as far as systems share one",
-                highlight=False,
-            )
+            other = 1 - found[0].says.experts
+            value = factors_of(found)[ARCHITECTURES[other]].value
+            noun = ("dense models", "mixtures of experts")[other]
+            console.print(f"  {noun}: factor {value:.3f}, what systems have in common")
         for run in found:
             dense = "" if share is None else f", {run.utilization:.1%} of peak at full clock"
             console.print(

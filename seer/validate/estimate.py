@@ -155,8 +155,8 @@ def _cases(runs: Sequence[OwnRun], spreads: Spreads) -> _Cases:
     alike = experts[:, None] == experts[None, :]
     between = spreads.common**2 + np.where(alike, spreads.architecture**2, 0.0)
     covariance = between[None] + np.square(error)[:, :, None] * np.eye(n)[None]
-    inverse = np.linalg.inv(covariance)
+    inverse = np.asarray(np.linalg.inv(covariance), np.float64)
     chance = np.where(such, math.log(spreads.other_share), math.log(1.0 - spreads.other_share))
     square = np.einsum("i,kij,j->k", logs, inverse, logs)
     volume = np.linalg.slogdet(covariance)[1] + n * math.log(2.0 * math.pi)
-    return _Cases(chance.sum(axis=1) - 0.5 * (square + volume), inverse)
+    return _Cases(np.asarray(chance.sum(axis=1) - 0.5 * (square + volume), np.float64), inverse)
