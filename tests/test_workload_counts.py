@@ -264,6 +264,28 @@ def test_pytorch_sends_repeated_keys_and_values_round_and_their_gradients_in_fp3
     assert len(counts) == 2
 
 
+def test_a_ring_merges_its_partial_outputs_and_adds_its_gradients_up() -> None:
+    # two ranks, elements of queries: with the mask itself an output is scaled, 2. The first rank
+    # adds to the second half of its queries, 1.5, the last to all of them, 3. In backward the first
+    # copies half twice and adds half, 3.5, the last copies and adds, 5.
+    # keys and values of 2 heads, twice as many elements as keys: joined, 4; in backward copied, 4,
+    # joined and copied or added up for each step: 8 + 9 on the first rank, 4 + 10 on the last
+    switches = {"fused_attention": 1.0}
+    framework = {"parameters": jobs.FRAMEWORK.parameters | switches}
+    job = jobs.job(cp=2, micro_batches=1, framework=framework, model={"kv_heads": 2})
+    work = lay_out(job, jobs.template()).work
+    tokens, queries, keys = 32 // 2, 8 * 8, 2 * 8
+    forward, backward = (
+        work.name.index(f"ring attention merge {name}") for name in ("forward", "backward")
+    )
+    assert work.hbm_bytes[forward] == 2 * tokens * (queries * (3.5 + 5) / 2 + keys * 4)
+    assert work.hbm_bytes[backward] == 2 * tokens * (
+        queries * (3.5 + 5) / 2 + keys * (4 + (17 + 14) / 2)
+    )
+    # cat, two statistics, two outputs; a copy and the statistics, and for each step dq, cat, dk
+    assert work.batch[[forward, backward]].tolist() == [5, 8]
+
+
 def test_async_tensor_parallelism_leaves_the_collective_of_the_input_gradient_alone() -> None:
     # it stands behind a sum over queries, keys and values, which the pattern does not match
     def beside(overlap: str) -> float:
