@@ -15,7 +15,7 @@ from seer.calibration import (
 from seer.cluster import Cluster
 from seer.cost import kin
 from seer.cost.casts import as_trained
-from seer.cost.experts import raise_to_experts
+from seer.cost.experts import raise_to_each, raise_to_experts
 from seer.cost.physics import assume, peak_flop_per_s, peak_of
 from seer.cost.pricing import Rows, Sheet
 from seer.graph import DType, OperatorKind, Origin, Pass, WorkTable
@@ -34,9 +34,42 @@ def price_gemms(
     """Fill the rows of kind gemm and grouped_gemm."""
     every = rows
     curves = [(i, c) for i, c in enumerate(calibration.curves) if isinstance(c, GemmCurve)]
-    preferred = [pair for pair in curves if pair[1].stack in calibration.prefer]
     rows = _price_named(work, rows, curves, sheet)
     rows = _price_grouped(work, rows, curves, sheet)
+    _price_plain(work, rows, curves, calibration, cluster, sheet)
+    as_trained(work, every, calibration, sheet)
+    grouped = rows[work.kind[rows] == OperatorKind.grouped_gemm]
+
+    def plain(one: WorkTable, own: Sheet) -> None:
+        every = np.arange(len(one))
+        _price_plain(one, every, curves, calibration, cluster, own)
+        as_trained(one, every, calibration, own)
+
+    raise_to_each(work, grouped, sheet, plain)
+    sheet.time_s[every] /= work.sm_share[every]
+    _add_accumulation(work, every, calibration, cluster, sheet)
+    if len(grouped):
+        sheet.origin[grouped] = np.maximum(sheet.origin[grouped], Origin.derived)
+        sheet.note("grouped GEMMs take as long as plain ones: each expert's in turn")
+
+        def plain_s(dtype: str, m: float, n: float, k: float) -> float:
+            choice = _widest([pair for pair in curves if pair[1].variant in _PLAIN], dtype)
+            sizes = (np.array([size]) for size in (m, n, k, 1.0))
+            return float(choice[1].evaluate(*sizes).time_s[0]) if choice else np.inf
+
+        raise_to_experts(work, grouped, calibration, sheet, plain_s)
+
+
+def _price_plain(
+    work: WorkTable,
+    rows: Rows,
+    curves: Indexed,
+    calibration: Calibration,
+    cluster: Cluster,
+    sheet: Sheet,
+) -> None:
+    """Fill rows by the curves of plain and batched products, as they were measured."""
+    preferred = [pair for pair in curves if pair[1].stack in calibration.prefer]
     label = np.array(
         [
             _BATCHED.index(work.variant[i]) + 1 if work.variant[i] in _BATCHED else 0
@@ -56,20 +89,6 @@ def price_gemms(
         if not variant:
             mine = _price_preferred(work, mine, name, preferred, curves, sheet)
         _price(work, mine, wanted, name, curves, cluster, sheet)
-    as_trained(work, every, calibration, sheet)
-    sheet.time_s[every] /= work.sm_share[every]
-    _add_accumulation(work, every, calibration, cluster, sheet)
-    grouped = rows[work.kind[rows] == OperatorKind.grouped_gemm]
-    if len(grouped):
-        sheet.origin[grouped] = np.maximum(sheet.origin[grouped], Origin.derived)
-        sheet.note("grouped GEMMs take at least as long as plain ones of the same total size")
-
-        def plain_s(dtype: str, m: float, n: float, k: float) -> float:
-            choice = _widest([pair for pair in curves if pair[1].variant in _PLAIN], dtype)
-            sizes = (np.array([size]) for size in (m, n, k, 1.0))
-            return float(choice[1].evaluate(*sizes).time_s[0]) if choice else np.inf
-
-        raise_to_experts(work, grouped, calibration, sheet, plain_s)
 
 
 def _price_named(work: WorkTable, rows: Rows, curves: Indexed, sheet: Sheet) -> Rows:
