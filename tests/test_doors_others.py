@@ -164,7 +164,8 @@ def test_rotary_positions_stay_complex_when_the_rest_is_compiled(tmp_path: Path)
 @pytest.mark.parametrize(
     ("sections", "changes", "message"),
     [
-        ({"model": {"flavor": "9B"}}, {}, "what is trained is not in it"),
+        ({"model": {"flavor": "9B"}}, {}, "the model llama3 9B is not shipped"),
+        ({"model": {"name": "", "flavor": ""}}, {}, "what is trained is not in it"),
         ({"parallelism": {"data_parallel_shard_degree": -1}}, {}, "number of GPUs is not in it"),
         ({"parallelism": {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "Zig"}},
          {}, "parallelism.pipeline_parallel_schedule cannot be"),

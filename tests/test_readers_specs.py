@@ -245,6 +245,8 @@ def test_a_hugging_face_config_is_the_same_model_as_the_shipped_one(tmp_path: Pa
         assert getattr(model, field) == getattr(shipped_model, field)
     assert model.parameters == shipped_model.parameters
     assert (model.activation, model.norm, model.position) == ("swiglu", "rms_norm", "rope")
+    (folder / "mine.json").write_text(json.dumps(LLAMA))  # a file with a name of its own keeps it
+    assert read_model(folder / "mine.json").name == "mine"
 
 
 def test_a_gpt2_config_has_its_own_words_and_a_padded_vocabulary() -> None:

@@ -103,9 +103,9 @@ def forecast(
     JOB is a shipped job (seer list jobs), a job file, a graph template, or a model with --gpus
     and --cluster; a model without a parallelism gets the smallest tp x pp that fits memory. It may
     be what another tool is started with: a Megatron-LM launch script or flags (-- --num-layers 32
-    ...), a Megatron-Bridge run_config.yaml, a NeMo YAML, a TorchTitan JSON or TOML, a DeepSpeed
-    JSON. Or it is a trace: a file or a folder with one for each rank (seer trace info says what is
-    in it).
+    ...), a Megatron-Bridge run_config.yaml, a NeMo or AutoModel YAML, a TorchTitan JSON or TOML, a
+    DeepSpeed JSON. Or it is a trace: a file or a folder with one for each rank (seer trace info
+    says what is in it).
 
     A plan that does not fit memory is forecast all the same, with exit code 0; a warning on stderr
     says so, also with --quiet, and memory.fits of --json is false.

@@ -235,9 +235,15 @@ def read_model(source: Source, where: str = "") -> ModelSpec:
     """A model from a shipped name, a spec file, a Hugging Face `config.json`, or a mapping."""
     mapping, place = load("models", source, where)
     if is_huggingface(mapping):
-        name = "" if isinstance(source, Mapping) else Path(place).resolve().parent.name
+        name = "" if isinstance(source, Mapping) else _named_by(Path(place))
         return model_from_huggingface(mapping, place, name)
     return _model(validate(_Model, mapping, place), place)
+
+
+def _named_by(path: Path) -> str:
+    """What a `config.json` is called: its folder's name, or its own where it has one."""
+    own = path.name.removesuffix(".gz").removesuffix(".json")
+    return path.resolve().parent.name if own in ("config", "-") else own
 
 
 def _model(spec: _Model, place: str) -> ModelSpec:

@@ -30,11 +30,14 @@ class Foreign:
         The keys of a job spec that follow; cluster, and often gpus, are missing.
     notes : tuple of str
         What was assumed, and which settings had no effect.
+    unshipped : str
+        The model that the tool names, where no shipped one goes by that name.
     """
 
     kind: str
     job: dict[str, Any]
     notes: tuple[str, ...] = ()
+    unshipped: str = ""
 
 
 def unused_note(names: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """Open a door: a configuration of another tool, recognised by what is in it, becomes a job.
 
-Megatron-LM launch scripts and flags, Megatron-Bridge `run_config.yaml`, NeMo 1.x YAML, TorchTitan
-JSON and TOML, DeepSpeed JSON. What a tool does not say (the cluster, often the GPUs or the model)
-comes from the command line. Settings without effect are named in the notes.
+Megatron-LM launch scripts and flags, Megatron-Bridge `run_config.yaml`, NeMo 1.x and AutoModel
+YAML, TorchTitan JSON and TOML, DeepSpeed JSON. What a tool does not say (the cluster, often the
+GPUs or the model) comes from the command line. Settings without effect are named in the notes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from seer.errors import UnreadableError, UsageError
 from seer.readers.doors.arguments import Foreign
+from seer.readers.doors.automodel import automodel_job, is_automodel
 from seer.readers.doors.deepspeed import deepspeed_job, is_deepspeed
 from seer.readers.doors.megatron_bridge import is_megatron_bridge, megatron_bridge_job
 from seer.readers.doors.megatron_flags import is_megatron, megatron_from_text
@@ -28,9 +29,10 @@ _MAPPINGS: tuple[tuple[Callable[[Any], bool], Translate], ...] = (
     (is_deepspeed, deepspeed_job),
     (is_torchtitan, torchtitan_job),
     (is_nemo, nemo_job),
+    (is_automodel, automodel_job),
     (is_megatron_bridge, megatron_bridge_job),
 )
-_BRIDGE = re.compile(r"^\s+(tensor|pipeline)_model_parallel_size\s*:", re.MULTILINE)
+_YAML = re.compile(r"^(\s+(tensor|pipeline)_model_parallel_size|step_scheduler)\s*:", re.MULTILINE)
 _TOML = re.compile(r"^\s*\[[\w.]+\]\s*(#.*)?$", re.MULTILINE)
 
 
@@ -68,6 +70,13 @@ def require(foreign: Foreign, given: Mapping[str, Any], where: str) -> None:
     }
     for key, (what, hint) in wanted.items():
         if key not in foreign.job and key not in given:
+            if key == "model" and foreign.unshipped:
+                what, why = (
+                    f"the model {foreign.unshipped} is not shipped",
+                    "its sizes are not known",
+                )
+                hint = "--model with the config.json of that model, or a name of `seer list models`"
+                raise UsageError(what, where=place, why=why, hint=hint)
             raise UsageError(
                 f"{what} is not in it", where=place, hint=f"{hint} (`seer list` shows names)"
             )
@@ -95,7 +104,7 @@ def _mapping(text: str, where: str) -> tuple[Translate, Mapping[str, Any]] | Non
     value: Any = None
     if text.lstrip()[:1] == "{":
         value = parse_json(text, where)
-    elif _BRIDGE.search(text) and not is_megatron(text):
+    elif _YAML.search(text) and not is_megatron(text):
         value = parse_yaml(text, where)
     elif _TOML.search(text) and not is_megatron(text):
         try:

@@ -57,7 +57,8 @@ def torchtitan_job(config: Mapping[str, Any], where: str, gpus: int | None) -> F
         "parallelism": plan,
         "framework": _framework(sections, plan),
     }
-    model = _model(sections["model"], config)
+    named = _named(sections["model"], config)
+    model = MODELS.get((named[0].lower(), named[1].lower()), "")
     if model:
         job["model"] = model
         layers = read_model(model).layers
@@ -68,7 +69,9 @@ def torchtitan_job(config: Mapping[str, Any], where: str, gpus: int | None) -> F
         job["gpus"] = world
     unused = [key for args in sections.values() for key in args.unused()]
     note = unused_note([key for key in unused if not key.startswith("model.")])
-    return Foreign("TorchTitan configuration", job, (*notes, *([note] if note else [])))
+    told = (*notes, *([note] if note else []))
+    unshipped = "" if model else " ".join(named).strip()
+    return Foreign("TorchTitan configuration", job, told, unshipped)
 
 
 _SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "compile", "float8")
@@ -237,10 +240,10 @@ def _framework(sections: Mapping[str, Arguments], plan: Mapping[str, Any]) -> di
     return preset
 
 
-def _model(args: Arguments, config: Mapping[str, Any]) -> str:
-    """The shipped model of a name and flavour; nothing when it has to be named by the user."""
+def _named(args: Arguments, config: Mapping[str, Any]) -> tuple[str, str]:
+    """The name and flavour of the model."""
     name, flavour = args.text("name"), args.text("flavor", "flavour")
     spec = config.get("model_spec")
     if isinstance(spec, Mapping):
         name, flavour = str(spec.get("name", name)), str(spec.get("flavor", flavour))
-    return MODELS.get((name.lower(), flavour.lower()), "")
+    return name, flavour
