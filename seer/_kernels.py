@@ -40,7 +40,9 @@ def load() -> bool:
     if sweep(np.zeros(0), one, none, one, none) is None:
         return False
     many = np.zeros(LOADED)
-    sweep_in_order(many, many.astype(np.int8), none, none, many, many.astype(np.int32))
+    numbers = many.astype(np.int32)
+    sweep_in_order(many, many.astype(np.int8), none, none, many, numbers)
+    grouped(numbers, numbers, 1)
     return True
 
 
@@ -125,6 +127,27 @@ def sweep_in_order(
     return np.array(ends), float(host)
 
 
+def grouped(
+    row: NDArray[np.integer], value: NDArray[np.integer], rows: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """CSR of `value` (int[n]) by `row` (int[n], below `rows`), the order within a row kept.
+
+    Pointer int64[rows + 1] and the values, int32[n]; compiled where that is worth it.
+    """
+    for cache in (True, False) if worth_it(len(row)) else ():
+        pointer, found = np.zeros(rows + 2, np.int64), np.empty(len(row), np.int32)
+        try:
+            _compiled(cache)[4](row, value, pointer, found)
+        except ImportError:
+            break
+        except _CACHE_ERRORS:
+            continue
+        return pointer[:-1], found
+    pointer = np.zeros(rows + 1, np.int64)
+    np.cumsum(np.bincount(row, minlength=rows), out=pointer[1:])
+    return pointer, value[np.argsort(row, kind="stable")].astype(np.int32)
+
+
 def run_linked(functions: tuple[Kernel, ...], arguments: tuple[Any, ...]) -> bool:
     """Compile functions that call one another and call the last; False, untouched, without numba.
 
@@ -171,12 +194,11 @@ def _linked(
 
 
 @functools.cache
-def _compiled(cache: bool) -> tuple[Kernel, Kernel, Kernel, Kernel]:
+def _compiled(cache: bool) -> tuple[Kernel, ...]:
     import numba  # 0.7 s: only large graphs pay it
 
-    functions = (_follow, _run, _run_in_order, _gain_in_bins)
-    follow, run, in_order, gain = (numba.njit(cache=cache)(function) for function in functions)
-    return follow, run, in_order, gain
+    functions = (_follow, _run, _run_in_order, _gain_in_bins, _group)
+    return tuple(numba.njit(cache=cache)(function) for function in functions)
 
 
 def _follow(n, successor_ptr, successor, stream_ptr, stream_operator):  # type: ignore[no-untyped-def]
@@ -259,6 +281,18 @@ def _run_in_order(duration, stream, before, after, issue, awaited, end, free):  
             end[after[e]] = max(end[after[e]], end[i])
             e += 1
     return host
+
+
+def _group(row, value, pointer, found):  # type: ignore[no-untyped-def]
+    """Sort by counting. `pointer` is zeros, one longer than it will be: where the next of a row
+    goes stands one place behind, and has moved to the right place in the end."""
+    for i in range(len(row)):
+        pointer[row[i] + 2] += 1
+    for r in range(2, len(pointer)):
+        pointer[r] += pointer[r - 1]
+    for i in range(len(row)):
+        found[pointer[row[i] + 1]] = value[i]
+        pointer[row[i] + 1] += 1
 
 
 def _gain_in_bins(binned, value, branch, sums, ridge, gain):  # type: ignore[no-untyped-def]

@@ -193,8 +193,12 @@ def _summed(
     plan: Plan, time_s: NDArray[np.float64], inner: Mapping[int, RankAnalysis]
 ) -> PlanResult:
     """Play the schedule over its segments, whose durations are in `time_s`."""
-    graph = fold(plan)
-    timeline = play(graph, time_s[graph.work_id])
+    graph = fold(plan, labels=False)
+    try:
+        timeline = play(graph, time_s[graph.work_id])
+    except InfeasibleError:  # which names operators
+        graph = fold(plan)
+        timeline = play(graph, time_s[graph.work_id])
     rank, step_s = step_of(graph, timeline, plan.job.stages_wait)
     breakdown = breakdown_of(graph, timeline, rank, inner).within(step_s)
     peak, parts = heaviest_bytes(plan)

@@ -133,7 +133,7 @@ def analyse_rank(
     """
     view = _view(graph, timeline, rank)
     parts = _segments(graph, view, inner or {})
-    busy = view.when(view.is_segment | view.is_compute | view.is_optimizer)
+    busy = view.layers[2]
     return RankAnalysis(
         rank=rank,
         iteration_s=timeline.makespan_s,
@@ -231,6 +231,8 @@ def _segments(
 
 def _uncovered_share(start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
     """The share of each span that no span before it (by start) covers."""
+    if np.all(start[1:] >= np.maximum.accumulate(end)[:-1]):
+        return np.ones(len(start))
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
     own = end - start
@@ -244,16 +246,14 @@ def _breakdown(
     graph: OperatorGraph, timeline: Timeline, view: RankView, parts: list[_Part]
 ) -> Breakdown:
     """Count the instants in order of precedence; what is left over is `other_s`."""
-    segment = view.when(view.is_segment)
-    computing = segment.union(view.when(view.is_compute))
-    busy = computing.union(view.when(view.is_optimizer))
-    active = busy.union(view.when(view.is_communication))
-    idle = active.gaps(0.0, float(view.end_s.max()))
+    segment, computing, busy, active = view.layers
+    last_s = float(view.end_s.max())
+    idle = active.gaps(0.0, last_s)
     why = why_idle(graph, timeline, view, idle)
     unexplained = idle.select(why == Wait.other)
     bubble = idle.select(why == Wait.transfer).length
-    if _has_transfers(graph):
-        bubble += timeline.makespan_s - float(view.end_s.max())
+    if timeline.makespan_s > last_s and _has_transfers(graph):
+        bubble += timeline.makespan_s - last_s
     counted = Breakdown(
         compute_s=computing.length - segment.length,
         exposed_communication_s=active.length - busy.length,

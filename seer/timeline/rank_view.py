@@ -75,24 +75,22 @@ class RankView:
 
     Attributes
     ----------
-    operator : int32[K]
+    operator : int64[K]
+    mine : bool[N]
+        Which operators of the graph these are.
     start_s, end_s, duration_s : float64[K]
-    kind : int8[K]
-    over_link : bool[K]
-        Copies between the device and its host.
     work_id : int32[K]
-    is_launch : bool[K]
-        What the host thread does to launch operators.
+    work : WorkTable
+        Of the graph.
     """
 
-    operator: NDArray[np.int32]
+    operator: NDArray[np.int64]
+    mine: NDArray[np.bool_]
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
     duration_s: NDArray[np.float64]
-    kind: NDArray[np.int8]
-    over_link: NDArray[np.bool_]
     work_id: NDArray[np.int32]
-    is_launch: NDArray[np.bool_]
+    work: WorkTable
 
     @staticmethod
     def of(graph: OperatorGraph, timeline: Timeline, rank: int) -> RankView:
@@ -101,43 +99,79 @@ class RankView:
         for stream in np.flatnonzero(graph.stream_rank == rank).tolist():
             begin, end = graph.stream_ptr[stream : stream + 2]
             mine[graph.stream_operator[begin:end]] = True
-        operator = np.flatnonzero(mine).astype(np.int32)
-        start, work_id = timeline.start_s[operator], graph.work_id[operator]
-        duration = timeline.duration_s[operator]
-        kind = graph.work.kind[work_id]
-        over_link = _over_link(graph.work)[work_id]
-        is_launch = launches(graph.work)[work_id]
-        return RankView(
-            operator, start, start + duration, duration, kind, over_link, work_id, is_launch
-        )
+        operator = np.flatnonzero(mine)
+        start, duration = timeline.start_s[operator], timeline.duration_s[operator]
+        work_id = graph.work_id[operator]
+        return RankView(operator, mine, start, start + duration, duration, work_id, graph.work)
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether the operators start in the order of their indices."""
+        return not np.any(self.start_s[1:] < self.start_s[:-1])
 
     @cached_property
     def is_segment(self) -> NDArray[np.bool_]:
         """bool[K]: collapsed pieces of the program."""
-        return of_kinds(self.kind, _SEGMENT)
+        return of_kinds(self.work.kind, _SEGMENT)[self.work_id]
 
     @cached_property
     def is_compute(self) -> NDArray[np.bool_]:
         """bool[K]: kernels that compute, the optimizer's apart."""
-        return of_kinds(self.kind, COMPUTING) & ~self.over_link
+        return computing(self.work)[self.work_id]
 
     @cached_property
     def is_optimizer(self) -> NDArray[np.bool_]:
         """bool[K]."""
-        return of_kinds(self.kind, _OPTIMIZER)
+        return of_kinds(self.work.kind, _OPTIMIZER)[self.work_id]
 
     @cached_property
     def is_communication(self) -> NDArray[np.bool_]:
         """bool[K]: collectives, transfers and copies between the device and its host."""
-        return of_kinds(self.kind, COMMUNICATION) | self.over_link
+        return communicating(self.work)[self.work_id]
 
     @cached_property
     def is_host(self) -> NDArray[np.bool_]:
         """bool[K]."""
-        return of_kinds(self.kind, _HOST)
+        return of_kinds(self.work.kind, _HOST)[self.work_id]
+
+    @cached_property
+    def is_launch(self) -> NDArray[np.bool_]:
+        """bool[K]: what the host thread does to launch operators."""
+        return launches(self.work)[self.work_id]
 
     def when(self, chosen: NDArray[np.bool_]) -> Intervals:
         """The instants at which one of the chosen operators runs."""
         if chosen.all():
             return covering(self.start_s, self.end_s)
         return covering(self.start_s[chosen], self.end_s[chosen])
+
+    @cached_property
+    def layers(self) -> tuple[Intervals, Intervals, Intervals, Intervals]:
+        """When a segment runs; or computation, too; or the optimizer, too; or communication, too."""
+        table = np.full(len(self.work), len(_LAYERS), np.int8)
+        for level, find in reversed(list(enumerate(_LAYERS))):
+            table[find(self.work)] = level
+        lasts = self.duration_s > 0
+        level, start, end = table[self.work_id][lasts], self.start_s[lasts], self.end_s[lasts]
+        if not self.in_order:
+            order = np.argsort(start)
+            level, start, end = level[order], start[order], end[order]
+        found: list[Intervals] = []
+        counts = np.bincount(level, minlength=len(_LAYERS) + 1)
+        for number in range(len(_LAYERS)):
+            if found and not counts[number]:
+                found.append(found[-1])
+                continue
+            chosen = level <= number
+            found.append(covering(start[chosen], end[chosen]))
+        segment, compute, optimizer, communication = found
+        return segment, compute, optimizer, communication
+
+
+_LAYERS = (
+    lambda work: of_kinds(work.kind, _SEGMENT),
+    computing,
+    lambda work: of_kinds(work.kind, _OPTIMIZER),
+    communicating,
+)
+"""What counts before what, where they run at once: which work is of each (`RankView.layers`)."""

@@ -7,7 +7,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.graph import COLLECTIVES, OperatorGraph, OperatorKind
+from seer.graph import COLLECTIVES, OperatorGraph, OperatorKind, WorkTable
 from seer.timeline.intervals import Intervals
 from seer.timeline.rank_view import RankView, launches, of_kinds
 from seer.timeline.timeline import Timeline
@@ -37,26 +37,36 @@ def why_idle(
     """
     if not len(gaps):
         return np.zeros(0, np.int8)
-    mine = np.zeros(len(graph), np.bool_)
-    mine[view.operator] = True
     verdict = np.full(len(gaps), Wait.other, np.int8)
     at = _next_operator(view, gaps.end)
+    of_work = _meaning(graph.work)
     asking = np.flatnonzero(at >= 0)
-    launching = launches(graph.work)
+    at, until = at[asking], gaps.end[asking]
     while asking.size:
-        operator = at[asking]
-        to_come = timeline.start_s[operator] >= gaps.end[asking]
-        launched = launching[graph.work_id[operator]] & mine[operator]
-        verdict[asking[~to_come & launched]] = Wait.other
-        asking, operator = asking[to_come], operator[to_come]
-        kind = graph.work.kind[graph.work_id[operator]]
-        transfer = kind == OperatorKind.send_recv
-        elsewhere = ~mine[operator] & (verdict[asking] != Wait.other)
-        verdict[asking[transfer & ~elsewhere]] = Wait.transfer
-        verdict[asking[of_kinds(kind, COLLECTIVES) & mine[operator]]] = Wait.collective
-        at[asking] = timeline.waited_for[operator]
-        asking = asking[at[asking] >= 0]
+        mine, means = view.mine[at], of_work[graph.work_id[at]]
+        to_come = timeline.start_s[at] >= until
+        verdict[asking[~to_come & mine & (means == _LAUNCH)]] = Wait.other
+        transfer = to_come & (means == _TRANSFER)
+        if transfer.any():
+            elsewhere = ~mine & (verdict[asking] != Wait.other)
+            verdict[asking[transfer & ~elsewhere]] = Wait.transfer
+        verdict[asking[to_come & mine & (means == _COLLECTIVE)]] = Wait.collective
+        at = timeline.waited_for[at]
+        further = to_come & (at >= 0)
+        asking, at, until = asking[further], at[further], until[further]
     return verdict
+
+
+_LAUNCH, _TRANSFER, _COLLECTIVE = 1, 2, 3
+
+
+def _meaning(work: WorkTable) -> NDArray[np.int8]:
+    """What each row of work means to who waits: one of the above, else 0. int8[W]."""
+    means = np.zeros(len(work), np.int8)
+    means[launches(work)] = _LAUNCH
+    means[work.kind == OperatorKind.send_recv] = _TRANSFER
+    means[of_kinds(work.kind, COLLECTIVES)] = _COLLECTIVE
+    return means
 
 
 def _next_operator(view: RankView, at_s: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -72,7 +82,7 @@ def _first_from(
     view: RankView, chosen: NDArray[np.bool_], at_s: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     start, operator = view.start_s[chosen], view.operator[chosen]
-    if np.any(start[1:] < start[:-1]):
+    if not view.in_order and np.any(start[1:] < start[:-1]):
         order = np.argsort(start, kind="stable")
         start, operator = start[order], operator[order]
-    return np.append(operator.astype(np.int64), -1)[np.searchsorted(start, at_s, side="left")]
+    return np.append(operator, -1)[np.searchsorted(start, at_s, side="left")]

@@ -6,7 +6,7 @@ collapsed; the unfolded one has nothing collapsed and everything replicated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from seer.errors import InfeasibleError
 from seer.graph import OperatorGraph
 from seer.spec import ParallelismSpec
 from seer.workload.groups import STREAMS, process_groups
-from seer.workload.logical import IntArray, Logical, replicate
+from seer.workload.logical import IntArray, Logical, Value, replicate
 from seer.workload.memory import virtual_stage_layers
 from seer.workload.plan import Plan
 from seer.workload.segments import Segment
@@ -24,12 +24,18 @@ from seer.workload.step_operators import add_step
 from seer.workload.transfers import add_transfers
 
 
-def fold(plan: Plan, *, collapse: bool = True) -> OperatorGraph:
-    """The folded graph: one rank per stage; `collapse` segments where they may be."""
+def fold(plan: Plan, *, collapse: bool = True, labels: bool = True) -> OperatorGraph:
+    """The folded graph: one rank per stage; `collapse` segments where they may be.
+
+    Without `labels` the columns that tell operators apart for a reader, and not for a play or a
+    breakdown, may hold one value: layer, micro-batch, multiplicity and bytes.
+    """
     alike = plan.placed is None or (_collapses(plan) and not plan.hosting)
     collapse = collapse and alike
-    logical = _write_logical(plan, lay_slots(plan, collapse=collapse))
-    return replicate(logical, plan.work, plan.job.parallelism, folded=True, placed=plan.placed)
+    logical = _write_logical(plan, lay_slots(plan, collapse=collapse), labels)
+    return replicate(
+        logical, plan.work, plan.job.parallelism, folded=True, placed=plan.placed, labels=labels
+    )
 
 
 def _collapses(plan: Plan) -> bool:
@@ -83,44 +89,51 @@ def copies_of_streams(parallelism: ParallelismSpec) -> IntArray:
     return parallelism.stage_ranks // np.array(sizes)
 
 
-def _write_logical(plan: Plan, slots: Slots) -> Logical:
+def _write_logical(plan: Plan, slots: Slots, labels: bool = True) -> Logical:
     logical = Logical()
-    _add_slots(plan, slots, logical)
+    _add_slots(plan, slots, logical, labels)
     add_transfers(plan, slots, logical)
     add_step(plan, slots, logical)
     return logical
 
 
-def _add_slots(plan: Plan, slots: Slots, logical: Logical) -> None:
+def _add_slots(plan: Plan, slots: Slots, logical: Logical, labels: bool) -> None:
     """Operators of all slots, segment by segment, written into place."""
-    count, length = slots.operators, slots.exit - slots.enter + 1
+    count = slots.operators
     work, stream = np.empty(count, np.int32), np.zeros(count, np.int8)
+    work[slots.enter] = plan.segment_row[slots.segment]
+    written = [
+        (segment, here, slots.enter[here].astype(np.int32)[:, None])
+        for segment, here in _written_slots(plan, slots)
+    ]
+    for segment, _, starts in written:
+        at = starts + np.arange(len(segment), dtype=np.int32)
+        work[at], stream[at] = segment.work_id, segment.stream
+        logical.connect((starts + segment.before).ravel(), (starts + segment.after).ravel())
+    groups = [logical.group("rank" if name == "compute" else name) for name in STREAMS]
+    stage = np.repeat(slots.stage.astype(np.int32), slots.exit - slots.enter + 1)
+    told = _labels(plan, slots, written) if labels else {}
+    copies = np.array(groups, np.int8)[stream]
+    logical.add(work, stage, copies, **told)
+    _issue_slots(slots, stream, logical)
+
+
+def _labels(
+    plan: Plan, slots: Slots, written: Sequence[tuple[Segment, IntArray, NDArray[np.int32]]]
+) -> dict[str, Value]:
+    """Layer, micro-batch and bytes of the operators of all slots, as `Logical.add` takes them."""
+    count = slots.operators
     layer, alloc, free = np.full(count, -1, np.int32), np.zeros(count), np.zeros(count)
     alloc[slots.enter] = np.array([s.alloc_bytes for s in plan.segments])[slots.segment]
     free[slots.exit] = np.array([s.free_bytes for s in plan.segments])[slots.segment]
-    work[slots.enter] = plan.segment_row[slots.segment]
     per_chunk = _first_layers(plan)
-    for segment, here in _written_slots(plan, slots):
-        starts = slots.enter[here][:, None]
-        at = starts + np.arange(len(segment))
-        work[at] = segment.work_id
-        stream[at] = segment.stream
+    for segment, here, starts in written:
         if len(segment.layer_first):
             first = per_chunk[slots.passes.virtual_stage[here]][:, None]
+            at = starts + np.arange(len(segment))
             layer[at] = np.where(segment.layer >= 0, segment.layer + first, -1)
-        logical.connect((starts + segment.before).ravel(), (starts + segment.after).ravel())
-    stage = np.repeat(slots.stage, length)
-    groups = [logical.group("rank" if name == "compute" else name) for name in STREAMS]
-    logical.add(
-        work,
-        stage,
-        np.array(groups)[stream],
-        layer,
-        np.repeat(slots.passes.micro_batch, length),
-        alloc_bytes=alloc,
-        free_bytes=free,
-    )
-    _issue_slots(stage, stream, logical)
+    micro_batch = np.repeat(slots.passes.micro_batch, slots.exit - slots.enter + 1)
+    return {"layer": layer, "micro_batch": micro_batch, "alloc_bytes": alloc, "free_bytes": free}
 
 
 def _written_slots(plan: Plan, slots: Slots) -> Iterator[tuple[Segment, IntArray]]:
@@ -133,14 +146,14 @@ def _written_slots(plan: Plan, slots: Slots) -> Iterator[tuple[Segment, IntArray
             yield segments[number], found[of == number]
 
 
-def _issue_slots(stage: IntArray, stream: NDArray[np.int8], logical: Logical) -> None:
+def _issue_slots(slots: Slots, stream: NDArray[np.int8], logical: Logical) -> None:
     """Issue the operators of all slots, stage by stage, in order."""
-    stages = np.arange(int(stage[-1]) + 2)
+    begins = np.append(slots.enter[slots.passes.stage_start[:-1]], slots.operators)
     queues = []
     for number, name in enumerate(STREAMS):
         mine = np.flatnonzero(stream == number)
-        queues.append((name, mine, np.searchsorted(stage[mine], stages).tolist()))
-    for at in stages[:-1].tolist():
+        queues.append((name, mine, np.searchsorted(mine, begins).tolist()))
+    for at in range(len(begins) - 1):
         for name, mine, bounds in queues:
             if bounds[at] < bounds[at + 1]:
                 logical.issue(at, name, mine[bounds[at] : bounds[at + 1]])

@@ -7,18 +7,22 @@ the copies with index arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seer import _kernels
 from seer.graph import GraphBuilder, OperatorGraph, WorkTable
 from seer.spec import ParallelismSpec
 from seer.workload.groups import process_groups
 from seer.workload.placed import PlacedWork
 
 IntArray = NDArray[np.int64]
+
+Ints = NDArray[np.integer]
 
 Value = NDArray[Any] | float
 """A column of some operators, or one number for all of them."""
@@ -31,8 +35,8 @@ class Logical:
     Operators are written in blocks; a column is filled from all blocks once, when it is asked for.
     """
 
-    edges: list[tuple[IntArray, IntArray]] = field(default_factory=list)
-    issues: list[tuple[int, IntArray]] = field(default_factory=list)
+    edges: list[tuple[Ints, Ints]] = field(default_factory=list)
+    issues: list[tuple[int, Ints]] = field(default_factory=list)
     streams: dict[tuple[int, str], int] = field(default_factory=dict)
     groups: dict[str, int] = field(default_factory=dict)
     count: int = 0
@@ -110,24 +114,31 @@ class Logical:
 
     def issue(self, stage: int, name: str, operators: NDArray[np.integer]) -> None:
         """Append operators to a stream, in order."""
-        self.issues.append((self.stream(stage, name), np.asarray(operators, np.int64)))
+        self.issues.append((self.stream(stage, name), operators))
 
     @property
-    def issued(self) -> tuple[IntArray, IntArray]:
-        """Stream and operator of every entry, in issue order."""
-        lengths = [len(operators) for _, operators in self.issues]
-        stream = np.repeat(np.array([stream for stream, _ in self.issues], np.int64), lengths)
-        return stream, np.concatenate([operators for _, operators in self.issues])
+    def issued(self) -> tuple[IntArray, NDArray[np.int32]]:
+        """CSR of each stream's operators in issue order: pointer int64[streams + 1], operators."""
+        by_stream: list[list[Ints]] = [[] for _ in self.streams]
+        for stream, operators in self.issues:
+            by_stream[stream].append(operators)
+        pointer = np.zeros(len(by_stream) + 1, np.int64)
+        np.cumsum([sum(map(len, blocks)) for blocks in by_stream], out=pointer[1:])
+        return pointer, _joined(block for blocks in by_stream for block in blocks)
 
     def connect(self, before: NDArray[np.integer], after: NDArray[np.integer]) -> None:
         """Add edges, one for each pair."""
-        self.edges.append((np.asarray(before, np.int64), np.asarray(after, np.int64)))
+        self.edges.append((before, after))
 
     @property
-    def connected(self) -> tuple[IntArray, IntArray]:
+    def connected(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Both ends of every edge."""
-        before, after = (np.concatenate(side) for side in zip(*self.edges, strict=True))
-        return before, after
+        before, after = zip(*self.edges, strict=True)
+        return _joined(before), _joined(after)
+
+
+def _joined(blocks: Iterable[Ints]) -> NDArray[np.int32]:
+    return np.concatenate([np.zeros(0, np.int32), *blocks], dtype=np.int32, casting="same_kind")
 
 
 @dataclass(frozen=True)
@@ -173,26 +184,40 @@ def _copies(
     return _Copies(written, copy_of, number, count)
 
 
-def _as_written(logical: Logical, work: WorkTable, parallelism: ParallelismSpec) -> OperatorGraph:
+def _as_written(
+    logical: Logical, work: WorkTable, parallelism: ParallelismSpec, labels: bool
+) -> OperatorGraph:
     """Each operator once, standing for the copies of all its groups."""
-    groups, everyone = process_groups(parallelism), parallelism.stage_ranks
-    full = np.array([everyone // groups[name].size for name in logical.groups])
-    alloc_bytes, free_bytes = logical.held_bytes
-    builder = GraphBuilder(work)
-    builder.add(
-        logical.work_id,
-        rank=logical.stage * everyone,
-        layer=logical.layer,
-        micro_batch=logical.micro_batch,
-        multiplicity=full[logical.copies],
-        alloc_bytes=alloc_bytes,
-        free_bytes=free_bytes,
+    everyone, count = parallelism.stage_ranks, logical.count
+    rank = logical.stage
+    rank *= everyone
+    successor_ptr, successor = _kernels.grouped(*logical.connected, count)
+    stream_ptr, stream_operator = logical.issued
+    layer = micro_batch = np.broadcast_to(np.int32(-1), count)
+    multiplicity = np.broadcast_to(np.int32(1), count)
+    alloc = free = np.broadcast_to(0.0, count)
+    if labels:
+        layer, micro_batch, (alloc, free) = logical.layer, logical.micro_batch, logical.held_bytes
+        groups = process_groups(parallelism)
+        full = np.array([everyone // groups[name].size for name in logical.groups], np.int32)
+        multiplicity = full[logical.copies]
+    return OperatorGraph(
+        work=work,
+        work_id=logical.work_id,
+        rank=rank,
+        layer=layer,
+        micro_batch=micro_batch,
+        multiplicity=multiplicity,
+        memory_alloc_bytes=alloc,
+        memory_free_bytes=free,
+        successor_ptr=successor_ptr,
+        successor=successor,
+        stream_ptr=stream_ptr,
+        stream_operator=stream_operator,
+        stream_rank=np.array([stage * everyone for stage, _ in logical.streams], np.int32),
+        stream_name=tuple(name for _, name in logical.streams),
+        ranks=parallelism.gpus,
     )
-    builder.connect(*logical.connected)
-    ids = np.array([builder.stream(stage * everyone, name) for stage, name in logical.streams])
-    stream, operator = logical.issued
-    builder.issue(ids[stream], operator)
-    return builder.build(ranks=parallelism.gpus)
 
 
 def _connect_copies(
@@ -216,16 +241,18 @@ def replicate(
     *,
     folded: bool,
     placed: PlacedWork | None = None,
+    labels: bool = True,
 ) -> OperatorGraph:
     """Make a copy of every operator for each of its groups.
 
-    Folded, one copy stands for all, or for all that lie alike (`placed`). `copy_of[g, r]` is the
-    copy of an operator of group g that rank r of its stage shares.
+    Folded, one copy stands for all, or for all that lie alike (`placed`); then `labels` as in
+    `assemble.fold`. `copy_of[g, r]` is the copy of an operator of group g that rank r of its stage
+    shares.
     """
     everyone = parallelism.stage_ranks
     names = list(logical.groups)
     if folded and placed is None:
-        return _as_written(logical, work, parallelism)
+        return _as_written(logical, work, parallelism, labels)
     copies = _copies(names, parallelism, folded, placed)
     copy_of = copies.copy_of
     count_of = copy_of.max(axis=1) + 1
@@ -257,7 +284,8 @@ def replicate(
         free_bytes=free_bytes[source],
     )
     _connect_copies(builder, logical, first, copy_of)
-    stream, operator = logical.issued
+    stream_ptr, operator = logical.issued
+    stream = np.repeat(np.arange(len(stream_ptr) - 1), np.diff(stream_ptr))
     ids = np.array(
         [
             [builder.stream(s * everyone + rank, name) for rank in copies.ranks.tolist()]
