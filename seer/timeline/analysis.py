@@ -259,7 +259,7 @@ def _breakdown(
         exposed_communication_s=active.length - busy.length,
         bubble_s=bubble,
         optimizer_s=busy.length - computing.length,
-        host_s=_common_length(unexplained, view.when(view.is_host)),
+        host_s=unexplained.common_length(view.when(view.is_host)),
     )
     for part in parts:
         counted = counted.plus(part.analysis.breakdown, part.share)
@@ -275,10 +275,6 @@ def _completed(counted: Breakdown, iteration_s: float) -> Breakdown:
     """Put what is not counted yet, and the remainder of rounding, in `other_s`."""
     named = replace(counted, other_s=0.0)
     return replace(named, other_s=max(iteration_s - named.total_s, 0.0))
-
-
-def _common_length(a: Intervals, b: Intervals) -> float:
-    return max(a.length + b.length - a.union(b).length, 0.0)
 
 
 def _communication(

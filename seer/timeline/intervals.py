@@ -33,6 +33,18 @@ class Intervals:
             np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end])
         )
 
+    def common_length(self, other: Intervals) -> float:
+        """The length of what is in both. Seconds."""
+        if not len(self) or not len(other):
+            return 0.0
+        before = np.concatenate([[0.0], np.cumsum(other.end - other.start)])
+        within = np.zeros(2)
+        for side, at_s in enumerate((self.start, self.end)):
+            found = np.searchsorted(other.start, at_s, side="right")
+            beyond = np.maximum(other.end[found - 1] - at_s, 0.0) * (found > 0)
+            within[side] = (before[found] - beyond).sum()
+        return float(max(within[1] - within[0], 0.0))
+
     def gaps(self, low: float, high: float) -> Intervals:
         """The instants of [low, high) in none of them."""
         start = np.concatenate([[low], np.minimum(np.maximum(self.end, low), high)])

@@ -64,6 +64,9 @@ def launches(work: WorkTable) -> NDArray[np.bool_]:
     return np.asarray(found)
 
 
+BUSY = 2
+"""Up to this layer (`RankView.layer`) an operator computes."""
+
 _SEGMENT = frozenset({OperatorKind.segment})
 _OPTIMIZER = frozenset({OperatorKind.optimizer})
 _HOST = frozenset({OperatorKind.host})
@@ -105,9 +108,12 @@ class RankView:
         return RankView(operator, mine, start, start + duration, duration, work_id, graph.work)
 
     @cached_property
-    def in_order(self) -> bool:
-        """Whether the operators start in the order of their indices."""
-        return not np.any(self.start_s[1:] < self.start_s[:-1])
+    def layer(self) -> NDArray[np.int8]:
+        """int8[K]: the place in `layers` of each operator, 4 = none of them."""
+        table = np.full(len(self.work), len(_LAYERS), np.int8)
+        for number, find in reversed(list(enumerate(_LAYERS))):
+            table[find(self.work)] = number
+        return np.asarray(table[self.work_id])
 
     @cached_property
     def is_segment(self) -> NDArray[np.bool_]:
@@ -148,22 +154,21 @@ class RankView:
     @cached_property
     def layers(self) -> tuple[Intervals, Intervals, Intervals, Intervals]:
         """When a segment runs; or computation, too; or the optimizer, too; or communication, too."""
-        table = np.full(len(self.work), len(_LAYERS), np.int8)
-        for level, find in reversed(list(enumerate(_LAYERS))):
-            table[find(self.work)] = level
-        lasts = self.duration_s > 0
-        level, start, end = table[self.work_id][lasts], self.start_s[lasts], self.end_s[lasts]
-        if not self.in_order:
+        seen = np.flatnonzero((self.layer < len(_LAYERS)) & (self.duration_s > 0))
+        layer, start, end = self.layer[seen], self.start_s[seen], self.end_s[seen]
+        if np.any(start[1:] < start[:-1]):
             order = np.argsort(start)
-            level, start, end = level[order], start[order], end[order]
+            layer, start, end = layer[order], start[order], end[order]
+        counts = np.bincount(layer, minlength=len(_LAYERS)).tolist()
         found: list[Intervals] = []
-        counts = np.bincount(level, minlength=len(_LAYERS) + 1)
-        for number in range(len(_LAYERS)):
-            if found and not counts[number]:
+        for number, count in enumerate(counts):
+            if found and not count:
                 found.append(found[-1])
-                continue
-            chosen = level <= number
-            found.append(covering(start[chosen], end[chosen]))
+            elif sum(counts[: number + 1]) == len(layer):
+                found.append(covering(start, end))
+            else:
+                chosen = layer <= number
+                found.append(covering(start[chosen], end[chosen]))
         segment, compute, optimizer, communication = found
         return segment, compute, optimizer, communication
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from seer.graph import COLLECTIVES, OperatorGraph, OperatorKind, WorkTable
 from seer.timeline.intervals import Intervals
-from seer.timeline.rank_view import RankView, launches, of_kinds
+from seer.timeline.rank_view import BUSY, RankView, launches, of_kinds
 from seer.timeline.timeline import Timeline
 
 
@@ -71,7 +71,7 @@ def _meaning(work: WorkTable) -> NDArray[np.int8]:
 
 def _next_operator(view: RankView, at_s: NDArray[np.float64]) -> NDArray[np.int64]:
     """The operator the rank next computes (else communicates) at or after each time; -1: none."""
-    found = _first_from(view, view.is_compute | view.is_optimizer | view.is_segment, at_s)
+    found = _first_from(view, view.layer <= BUSY, at_s)
     none = found < 0
     if none.any():
         found[none] = _first_from(view, view.is_communication, at_s[none])
@@ -82,7 +82,7 @@ def _first_from(
     view: RankView, chosen: NDArray[np.bool_], at_s: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     start, operator = view.start_s[chosen], view.operator[chosen]
-    if not view.in_order and np.any(start[1:] < start[:-1]):
+    if np.any(start[1:] < start[:-1]):
         order = np.argsort(start, kind="stable")
         start, operator = start[order], operator[order]
     return np.append(operator, -1)[np.searchsorted(start, at_s, side="left")]
