@@ -65,6 +65,22 @@ def test_the_engines_agree_on_a_large_graph() -> None:
     assert_same_bits(play(graph, duration), play(graph, duration, engine="python"))
 
 
+@pytest.mark.parametrize("rows", [1, 7, 2_000])
+def test_entries_are_grouped_by_row_in_their_order_compiled_or_not(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = np.random.default_rng(rows)
+    row = drawn.integers(0, rows, 1_000).astype(np.int32)
+    value = np.arange(1_000, dtype=np.int32)
+    by_row = [[i for i in range(1_000) if row[i] == r] for r in range(rows)]
+    for worth in (True, False):
+        monkeypatch.setattr(_kernels, "worth_it", lambda operators, worth=worth: worth)
+        pointer, found = _kernels.grouped(row, value, rows)
+        assert pointer.tolist() == [0, *np.cumsum([len(mine) for mine in by_row]).tolist()]
+        assert found.tolist() == [i for mine in by_row for i in mine]
+        assert (pointer.dtype, found.dtype) == (np.int64, np.int32)
+
+
 def test_the_kernels_are_plain_python_until_compiled() -> None:
     graph = SMALL.graph
     follower_ptr, follower, unmet = _kernels._follow(

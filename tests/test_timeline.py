@@ -9,12 +9,14 @@ import pytest
 import twins
 from by_hand import ByHand, by_hand
 from hypothesis import given
+from hypothesis import strategies as st
 from strategies import Program, programs
 
 from seer.errors import UsageError
 from seer.graph import GraphBuilder, Origin, WorkTable
 from seer.play import play
 from seer.timeline import Breakdown, RankAnalysis, Timeline, analyse_rank, busiest_rank
+from seer.timeline.intervals import covering
 
 PIPELINE = by_hand(
     {
@@ -237,3 +239,19 @@ def test_the_breakdown_agrees_with_a_look_at_every_instant(program: Program) -> 
         breakdown = analyse_rank(program.graph, timeline, rank).breakdown
         expected = twins.breakdown(program.graph, timeline, rank)
         assert astuple(breakdown) == pytest.approx(tuple(expected.values()), rel=1e-9, abs=1e-12)
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8)
+
+
+@given(SPANS, SPANS)
+def test_what_two_sets_of_instants_share_is_what_is_in_both(
+    ours: list[tuple[int, int]], theirs: list[tuple[int, int]]
+) -> None:
+    within = [{t for start, length in side for t in range(start, start + length)}
+              for side in (ours, theirs)]  # fmt: skip
+    one, other = (
+        covering(np.array([float(a) for a, _ in side]), np.array([float(a + n) for a, n in side]))
+        for side in (ours, theirs)
+    )
+    assert one.common_length(other) == len(within[0] & within[1])

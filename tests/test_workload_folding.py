@@ -172,6 +172,17 @@ def play_folded(plan: Plan) -> tuple[OperatorGraph, Timeline]:
     return graph, play(graph, durations[graph.work_id])
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.one_of(plans(), wide_plans(), zero_bubble_plans()))
+def test_a_graph_without_labels_plays_alike(job: Job) -> None:
+    plan = lay_out(job, jobs.template())
+    told, bare = fold(plan), fold(plan, labels=False)
+    for column in ("work_id", "rank", "successor_ptr", "successor", "stream_ptr",
+                   "stream_operator", "stream_rank"):  # fmt: skip
+        assert getattr(told, column).tolist() == getattr(bare, column).tolist(), column
+    assert told.stream_name == bare.stream_name
+
+
 def play_unfolded(plan: Plan) -> tuple[OperatorGraph, Timeline]:
     graph = unfold(plan)
     return graph, play(graph, jobs.invented_durations(plan.work)[graph.work_id], engine="python")

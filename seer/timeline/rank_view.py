@@ -153,7 +153,7 @@ class RankView:
 
     @cached_property
     def layers(self) -> tuple[Intervals, Intervals, Intervals, Intervals]:
-        """When a segment runs; or computation, too; or the optimizer, too; or communication, too."""
+        """When a segment runs; or computation too; or the optimizer too; or communication too."""
         seen = np.flatnonzero((self.layer < len(_LAYERS)) & (self.duration_s > 0))
         layer, start, end = self.layer[seen], self.start_s[seen], self.end_s[seen]
         if np.any(start[1:] < start[:-1]):

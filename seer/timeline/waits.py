@@ -51,7 +51,7 @@ def why_idle(
             elsewhere = ~mine & (verdict[asking] != Wait.other)
             verdict[asking[transfer & ~elsewhere]] = Wait.transfer
         verdict[asking[to_come & mine & (means == _COLLECTIVE)]] = Wait.collective
-        at = timeline.waited_for[at]
+        at = timeline.waited_for[at].astype(np.int64)
         further = to_come & (at >= 0)
         asking, at, until = asking[further], at[further], until[further]
     return verdict
