@@ -239,7 +239,8 @@ class Cluster:
     rail passes NVLink to the GPU of that rail first, as NCCL does since 2.12. `host_gpus` are the
     GPUs of one host where a node, the NVLink domain, holds several (NVL72: 18 hosts of four).
     `host_link` is the way to the memory of the host, `processor` what launches the operators; None
-    where nobody has said.
+    where nobody has said. `built_domain` are the GPUs of the NVLink domain of the machine as built,
+    where a what-if gives it another size; 0 = as it is.
     """
 
     name: str
@@ -253,6 +254,7 @@ class Cluster:
     host_gpus: int = 0
     host_link: HostLink | None = None
     processor: Processor | None = None
+    built_domain: int = 0
 
     @property
     def host(self) -> int:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import jobs
 import pytest
 
+from seer.cost.domains import with_domain
 from seer.forecast import forecast
 from seer.placement import Placement
 from seer.readers import read_job
 from seer.spec import Job
-from seer.whatif.nvlink_domain import with_domain
 from seer.workload import groups_cut
 
 

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from test_workload_folding import plans
 
 from seer.cli import main
+from seer.cost.domains import with_domain
 from seer.errors import UsageError
 from seer.play import play
 from seer.readers import read_job
 from seer.spec import Job
 from seer.whatif.forward import forward_graph
-from seer.whatif.nvlink_domain import compare_domains, gpus_used, with_domain
+from seer.whatif.nvlink_domain import compare_domains, gpus_used
 from seer.workload import lay_out
 
 DENSE, EXPERTS = "llama3-70b-1024xh100", "deepseek-v3-2048xh800"

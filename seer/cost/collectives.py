@@ -57,6 +57,9 @@ TREE_HOPS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "broad
 """Latencies that a doubling of the nodes adds: up and down a tree, or one way."""
 ASSUMED_SPREAD = 0.5
 """Nothing measured at all: within a factor of 1.6 two times out of three."""
+LARGE_INSIDE_BYTES = 2.0**30
+"""A message long enough for what an NVLink delivers that nobody measured (H800: 213 GB/s by the
+efficiency of H100; measured 215, NVIDIA/nccl issue 1374)."""
 SAME_BANDWIDTH = 0.01
 """Relative difference up to which a cluster's link is the measured one."""
 
@@ -220,9 +223,9 @@ def _inside(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
 
 def _between(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
     """Between nodes: the own sweep, or by ideal time what all measured networks say."""
-    bandwidth = _bandwidth(group, calibration, cluster)
+    delivered = _delivered(group, calibration, cluster)
     crossed = cluster.tiers[1 : group.way.top + 1]
-    ideal = _ideal_s(group, bandwidth)
+    ideal = _ideal_s(group, min(group.network_bytes_per_s, delivered))
     ideal = ideal * reduction_factor(group.collective, group.n_ranks, crossed)
     pool = _pool(group, calibration, cluster)
     if not pool:
@@ -231,7 +234,7 @@ def _between(group: Group, calibration: Calibration, cluster: Cluster) -> Priced
     own = binding(pool, group.collective, cluster.network.fabric, group.ranks_per_node)
     if own:
         blend_at = partial(_blend_at, pool, group.ranks_per_node, doubling)
-        return _by_own(group, OwnSweeps(own, blend_at, doubling), bandwidth, cluster)
+        return _by_own(group, OwnSweeps(own, blend_at, doubling), delivered, cluster)
     found = blend(pool, ideal, group.ranks_per_node, group.n_nodes, doubling)
     leader = found.leader
     lent = _estimate_of(leader, ideal, group)
@@ -240,15 +243,23 @@ def _between(group: Group, calibration: Calibration, cluster: Cluster) -> Priced
     return Priced(estimate, leader.index, (words, words_of(group)))
 
 
-def _by_own(group: Group, sweeps: OwnSweeps, bandwidth: float, cluster: Cluster) -> Priced:
-    """The time by the network's own sweeps; measured and interpolated ones keep their origin."""
+def _by_own(group: Group, sweeps: OwnSweeps, delivered: float, cluster: Cluster) -> Priced:
+    """The time by the network's own sweeps; measured and interpolated ones keep their origin.
+
+    What NVLink lets through (`delivered`) is in a sweep of the collective itself: the same NICs
+    give the same time. It is not in that of an all-reduce, which NVLink may reduce in its switches,
+    nor for an NVLink that is narrower than the NICs of the sweep together (H800): the sweep is of
+    a wider one. There no time is below what NVLink takes for it.
+    """
     nearest = sweeps.nearest(group.n_nodes)
-    # What NVLink lets through is in a sweep of the collective itself: the same NICs give the same
-    # time. It is not in that of an all-reduce, which NVLink may reduce in its switches.
-    through = nearest.nominal_bytes_per_s if nearest.part == 1.0 else 0.0
-    seen = min(group.network_bytes_per_s, max(bandwidth, through))
+    wide = cluster.nvlink.bandwidth_bytes_per_s >= nearest.nominal_bytes_per_s
+    contained = nearest.part == 1.0 and wide
+    seen = nearest.nominal_bytes_per_s if contained else 0.0
+    seen = min(group.network_bytes_per_s, max(delivered, seen))
     ideal = _ideal_s(group, seen)
     time = sweeps.time_s(ideal, group.n_nodes)
+    if not contained:
+        time = np.maximum(time, _ideal_s(group, delivered))
     known = _estimate_of(nearest, ideal, group)
     if nearest.part != 1.0:
         note = "half the all-reduce of the same buffer", words_of(group)
@@ -339,17 +350,16 @@ def _pool(group: Group, calibration: Calibration, cluster: Cluster) -> list[Lend
     return unknown or known
 
 
-def _bandwidth(group: Group, calibration: Calibration, cluster: Cluster) -> float:
-    """What limits the group: its NICs, or what NVLink delivers to the part inside a node."""
-    network, inside = group.network_bytes_per_s, round(group.ranks_per_node)
+def _delivered(group: Group, calibration: Calibration, cluster: Cluster) -> float:
+    """Bus bandwidth that NVLink gives the part of a group inside a node; infinite without one."""
+    inside = round(group.ranks_per_node)
     if inside < 2 or group.collective in POINT_TO_POINT:
-        return network
-    delivered = cluster.nvlink.bandwidth_bytes_per_s
+        return float("inf")
     own = _own_inside(group.collective, calibration, cluster)
-    if own:
-        size, factor = own[1].largest_bytes, bus_factor(group.collective, inside)
-        delivered = float(factor * size / own[1].evaluate(size, inside).time_s)
-    return min(network, delivered)
+    size = own[1].largest_bytes if own else LARGE_INSIDE_BYTES
+    one_node = replace(group, n_ranks=inside, n_nodes=1, message_bytes=np.array([size]))
+    took_s = float(_inside(one_node, calibration, cluster).estimate.time_s[0])
+    return float(bus_factor(group.collective, inside)) * size / took_s
 
 
 def _ideal_s(group: Group, bytes_per_s: float) -> Floats:

@@ -12,6 +12,7 @@ from seer.cluster import Cluster
 from seer.cost.attention import price_attention
 from seer.cost.collectives import communication_bound_s, price_communication
 from seer.cost.dispatch import dispatch_curves, price_dispatch
+from seer.cost.domains import hold_domains
 from seer.cost.host import price_host
 from seer.cost.matrix import price_gemms
 from seer.cost.physics import ASSUMED_LAUNCH_S, bound_s, peak_of
@@ -128,6 +129,17 @@ def _price_communication(
 ) -> None:
     kinds = tuple(int(kind) for kind in COMMUNICATION)
     rows = np.flatnonzero(np.isnan(sheet.time_s) & np.isin(work.kind, kinds))
+
+    def by_curves(work: WorkTable, rows: Rows, cluster: Cluster, sheet: Sheet) -> None:
+        _by_curves(work, rows, calibration, cluster, sheet)
+
+    by_curves(work, rows, cluster, sheet)
+    hold_domains(work, rows, calibration, cluster, sheet, by_curves)
+
+
+def _by_curves(
+    work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
+) -> None:
     rows = price_dispatch(work, rows, calibration, cluster, sheet)
     if len(rows):
         estimate, curve, notes = price_communication(work, rows, calibration, cluster)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from seer.cluster import Cluster
+from seer.cost.domains import with_domain
 from seer.errors import UsageError
 from seer.forecast import Forecast, forecast, prepare
 from seer.spec import Job
@@ -63,7 +63,9 @@ def compare_domains(
         raise UsageError("no domain size is given", where="--domains", hint="8,72")
     # presets choose how tokens are sent by the size of the domain: the choice is held, too
     plan = replace(job.parallelism, dispatcher=dispatcher(job))
-    job = replace(job, parallelism=plan)
+    # what is known best is the machine as built, by the GPUs of a domain that the job fills
+    built = gpus_used(job, min(job.cluster.devices_per_node, MOST_GPUS))
+    job = replace(job, parallelism=plan, cluster=replace(job.cluster, built_domain=built))
     found: list[DomainStep] = []
     for domain in domains:
         used = gpus_used(job, domain)
@@ -99,11 +101,3 @@ def gpus_used(job: Job, domain: int) -> int:
             f"an NVLink domain of {domain} GPUs", where="--domains", why=f"from 1 to {MOST_GPUS:,}"
         )
     return max(n for n in range(1, min(domain, job.gpus) + 1) if job.gpus % n == 0)
-
-
-def with_domain(cluster: Cluster, gpus: int) -> Cluster:
-    """The cluster with NVLink domains of another size, everything else as it is."""
-    nvlink = replace(cluster.tiers[0], size=gpus)
-    name = f"{cluster.name}, NVLink domains of {gpus}"
-    tiers = (nvlink, *cluster.tiers[1:])
-    return replace(cluster, name=name, devices_per_node=gpus, tiers=tiers)

@@ -1,0 +1,165 @@
+"""Communication in an NVLink domain of another size than was built: never slower in the larger one.
+
+Curves of different fabrics, scales and collectives answer for domains of different size, so they
+may contradict each other. What holds whatever was measured: NVLink is no slower than the NICs, so
+whoever has domains of D GPUs may treat them as domains of a divisor of D and send as over those, as
+a library does that takes the fastest of its algorithms. Best known is the machine *as built* (D0
+GPUs in a domain, at most the largest domain that this NVLink was measured in). From there
+
+    T(D) = min of the prices over all divisors of D from D0 on,           D > D0
+    T(D) = max of the prices over all multiples of D that divide D0,      D < D0
+
+With D that divides D', T(D) >= T(D'): the divisors of the one are among those of the other. A job
+on the machine as built is priced by its curves alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from seer.calibration import Calibration
+from seer.calibration.collective import IN_NODE, CollectiveCurve
+from seer.cluster import Cluster, Span
+from seer.cost.pricing import Rows, Sheet
+from seer.graph import OperatorKind, Origin, WorkTable
+
+PriceRows = Callable[[WorkTable, Rows, Cluster, Sheet], None]
+"""Writes the prices of some rows of a table on a cluster."""
+
+
+def hold_domains(
+    work: WorkTable,
+    rows: Rows,
+    calibration: Calibration,
+    cluster: Cluster,
+    sheet: Sheet,
+    price: PriceRows,
+) -> None:
+    """Hold the prices of these rows of communication, written on the sheet, to those of `T(D)`.
+
+    What changes is derived, and a note names the domains that decided.
+    """
+    size, built = cluster.devices_per_node, known_domain(calibration, cluster)
+    if size == built:
+        return
+    rows = rows[work.kind[rows] != OperatorKind.send_recv]
+    for other in comparable(size, built):
+        mine = np.array([row for row in rows.tolist() if _moved(work, row, size, other)], np.int64)
+        if not len(mine):
+            continue
+        asked = _in_domains(work, mine, size, other)
+        there = Sheet.blank(len(mine))
+        price(asked, np.arange(len(mine)), with_domain(cluster, other), there)
+        larger = other > size
+        better = there.time_s > sheet.time_s[mine] if larger else there.time_s < sheet.time_s[mine]
+        changed = mine[better]
+        if not len(changed):
+            continue
+        sheet.time_s[changed] = there.time_s[better]
+        sheet.spread[changed] = there.spread[better]
+        sheet.curve[changed] = there.curve[better]
+        sheet.origin[changed] = np.maximum(there.origin[better], Origin.derived)
+        words = "no less than in NVLink domains of" if larger else "no more than in domains of"
+        sheet.note(f"communication takes {words}", f"{other} GPUs")
+
+
+def known_domain(calibration: Calibration, cluster: Cluster) -> int:
+    """GPUs of the NVLink domain as built, at most those of the largest one that was measured."""
+    built = cluster.built_domain or cluster.devices_per_node
+    measured = [
+        curve.scales[-1].n_ranks
+        for curve in calibration.curves
+        if isinstance(curve, CollectiveCurve)
+        and curve.ranks_per_node == IN_NODE
+        and curve.fabric == cluster.nvlink.fabric
+    ]
+    return min(built, max(measured, default=built))
+
+
+def comparable(size: int, built: int) -> list[int]:
+    """The other domains that bound one of `size` GPUs, where `built` is what is known best.
+
+    >>> comparable(32, 8), comparable(2, 8), comparable(8, 8)
+    ([8, 16], [4, 8], [])
+    """
+    if size > built:
+        return [n for n in range(built, size) if size % n == 0]
+    return [n for n in range(size + 1, built + 1) if n % size == 0 and built % n == 0]
+
+
+def with_domain(cluster: Cluster, gpus: int) -> Cluster:
+    """The cluster with NVLink domains of another size, everything else as it is."""
+    nvlink = replace(cluster.tiers[0], size=gpus)
+    name = f"{cluster.name}, NVLink domains of {gpus}"
+    tiers = (nvlink, *cluster.tiers[1:])
+    built = cluster.built_domain or cluster.devices_per_node
+    return replace(cluster, name=name, devices_per_node=gpus, built_domain=built, tiers=tiers)
+
+
+# ---- the same group in other domains --------------------------------------------------------
+
+
+def _placed(work: WorkTable, row: int, size: int, other: int) -> tuple[int, float] | None:
+    """Nodes and NIC share of a group in domains of `other` GPUs instead of `size`.
+
+    Its members are packed as evenly as before. None where they would lie unevenly, and for a group
+    that fits one domain either way.
+    """
+    ranks, nodes = int(work.group_ranks[row]), int(work.group_nodes[row])
+    share = float(work.nic_share[row])
+    if ranks % nodes:
+        return None
+    here = ranks // nodes
+    if other > size:
+        if nodes == 1:
+            return None
+        times = other // size
+        if nodes % times == 0:
+            return nodes // times, share
+        return (1, ranks / other) if times % nodes == 0 else None
+    if nodes == 1:
+        if ranks <= other:
+            return None
+        return (ranks // other, 1.0) if ranks % other == 0 else None
+    times = size // other
+    if here % times == 0:
+        return nodes * times, share
+    return (ranks, min(1.0, share * times / here)) if times % here == 0 else None
+
+
+def _moved(work: WorkTable, row: int, size: int, other: int) -> bool:
+    return _placed(work, row, size, other) is not None
+
+
+def _in_domains(work: WorkTable, rows: Rows, size: int, other: int) -> WorkTable:
+    """These rows of the table, placed in domains of `other` GPUs."""
+    asked = work.take(rows)
+    nodes, share = asked.group_nodes.copy(), asked.nic_share.copy()
+    spans: list[Span | None] = []
+    for i, row in enumerate(rows.tolist()):
+        placed = _placed(work, row, size, other)
+        assert placed is not None
+        nodes[i], share[i] = placed
+        spans.append(_span(work.span_of(row), int(nodes[i]), int(asked.group_ranks[i]), other))
+    given = tuple(spans) if any(span is not None for span in spans) else ()
+    return replace(asked, group_nodes=nodes, nic_share=share, span=given)
+
+
+def _span(span: Span | None, nodes: int, ranks: int, domain: int) -> Span | None:
+    """The span with other nodes; what a ring sends out of a larger domain goes with a node's."""
+    if span is None:
+        return None
+    few = max(1, ranks // nodes)
+    more = few / max(span.fewest[0], 1)
+    leaving = (1.0 if nodes > 1 else 0.0, *(min(1.0, share * more) for share in span.leaving[1:]))
+    held = (min(domain, *span.held[1:]) if len(span.held) > 1 else domain, *span.held[1:])
+    return replace(
+        span,
+        domains=(nodes, *span.domains[1:]),
+        fewest=(few, *span.fewest[1:]),
+        leaving=leaving,
+        held=held,
+    )
