@@ -1,4 +1,4 @@
-"""Communication in an NVLink domain of another size than was built: never slower in the larger one.
+"""Communication in larger NVLink domains, or in fewer of them, is never slower.
 
 Curves of different fabrics, scales and collectives answer for domains of different size, so they
 may contradict each other. What holds whatever was measured: NVLink is no slower than the NICs, so
@@ -10,7 +10,12 @@ GPUs in a domain, at most the largest domain that this NVLink was measured in). 
     T(D) = max of the prices over all multiples of D that divide D0,      D < D0
 
 With D that divides D', T(D) >= T(D'): the divisors of the one are among those of the other. A job
-on the machine as built is priced by its curves alone.
+that fills the domains of the machine as built is priced by its curves alone.
+
+Where a domain holds several hosts (NVL72) a group may also lie over more of them than it needs.
+Then it takes no less than the same ranks packed evenly over half, a quarter... as many domains, down
+to the fewest: measured racks are slower to reach their bandwidth than nodes of eight, so that curves
+alone would make a rack half full the faster one.
 """
 
 from __future__ import annotations
@@ -58,12 +63,71 @@ def hold_domains(
         changed = mine[better]
         if not len(changed):
             continue
-        sheet.time_s[changed] = there.time_s[better]
-        sheet.spread[changed] = there.spread[better]
-        sheet.curve[changed] = there.curve[better]
-        sheet.origin[changed] = np.maximum(there.origin[better], Origin.derived)
+        _take(sheet, changed, there, np.flatnonzero(better))
         words = "no less than in NVLink domains of" if larger else "no more than in domains of"
         sheet.note(f"communication takes {words}", f"{other} GPUs")
+
+
+def hold_packing(
+    work: WorkTable, rows: Rows, cluster: Cluster, sheet: Sheet, price: PriceRows
+) -> None:
+    """Hold groups over more domains of several hosts than they need to the price of fewer."""
+    size = cluster.devices_per_node
+    if cluster.host >= size:
+        return
+    asked: list[tuple[int, int]] = []
+    for row in rows.tolist():
+        if work.kind[row] != OperatorKind.send_recv:
+            asked += [(row, nodes) for nodes in _fewer(work, row, size)]
+    if not asked:
+        return
+    mine = np.array([row for row, _ in asked], np.int64)
+    table = _with_nodes(work, mine, [nodes for _, nodes in asked], size)
+    there = Sheet.blank(len(mine))
+    price(table, np.arange(len(mine)), cluster, there)
+    for i, row in enumerate(mine.tolist()):
+        if there.time_s[i] > sheet.time_s[row]:
+            _take(sheet, np.array([row]), there, np.array([i]))
+            sheet.note("communication takes no less than over fewer NVLink domains", work.name[row])
+
+
+def _fewer(work: WorkTable, row: int, size: int) -> list[int]:
+    """Numbers of domains of `size` GPUs, fewer than its own, that a group could lie evenly over."""
+    ranks, nodes = int(work.group_ranks[row]), int(work.group_nodes[row])
+    if nodes == 1:
+        return []
+    span = work.span_of(row)
+    least = max(span.domains[1:], default=1) if span else 1
+    most = next(n for n in range(min(ranks, size), 0, -1) if ranks % n == 0)
+    fewest = ranks // most
+    found = []
+    while fewest < nodes:
+        if ranks % fewest == 0 and fewest >= least:
+            found.append(fewest)
+        fewest *= 2
+    return found
+
+
+def _with_nodes(work: WorkTable, rows: Rows, nodes: list[int], size: int) -> WorkTable:
+    """These rows, each over so many domains of `size` GPUs."""
+    asked = work.take(rows)
+    ranks = asked.group_ranks.tolist()
+    share = np.array([n / m / size for n, m in zip(ranks, nodes, strict=True)])
+    spans = tuple(
+        _span(work.span_of(row), m, n, size)
+        for row, n, m in zip(rows.tolist(), ranks, nodes, strict=True)
+    )
+    given = spans if any(span is not None for span in spans) else ()
+    many = np.array(nodes, np.int32)
+    return replace(asked, group_nodes=many, nic_share=share, span=given)
+
+
+def _take(sheet: Sheet, rows: Rows, there: Sheet, which: Rows) -> None:
+    """Write other prices on the sheet, as derived."""
+    sheet.time_s[rows] = there.time_s[which]
+    sheet.spread[rows] = there.spread[which]
+    sheet.curve[rows] = there.curve[which]
+    sheet.origin[rows] = np.maximum(there.origin[which], Origin.derived)
 
 
 def known_domain(calibration: Calibration, cluster: Cluster) -> int:

@@ -12,7 +12,7 @@ from seer.cluster import Cluster
 from seer.cost.attention import price_attention
 from seer.cost.collectives import communication_bound_s, price_communication
 from seer.cost.dispatch import dispatch_curves, price_dispatch
-from seer.cost.domains import hold_domains
+from seer.cost.domains import hold_domains, hold_packing
 from seer.cost.host import price_host
 from seer.cost.matrix import price_gemms
 from seer.cost.physics import ASSUMED_LAUNCH_S, bound_s, peak_of
@@ -130,22 +130,20 @@ def _price_communication(
     kinds = tuple(int(kind) for kind in COMMUNICATION)
     rows = np.flatnonzero(np.isnan(sheet.time_s) & np.isin(work.kind, kinds))
 
+    def packed(work: WorkTable, rows: Rows, cluster: Cluster, sheet: Sheet) -> None:
+        by_curves(work, rows, cluster, sheet)
+        hold_packing(work, rows, cluster, sheet, by_curves)
+
     def by_curves(work: WorkTable, rows: Rows, cluster: Cluster, sheet: Sheet) -> None:
-        _by_curves(work, rows, calibration, cluster, sheet)
+        rows = price_dispatch(work, rows, calibration, cluster, sheet)
+        if len(rows):
+            estimate, curve, notes = price_communication(work, rows, calibration, cluster)
+            sheet.fill(rows, estimate, curve)
+            for note in notes:
+                sheet.note(*note)
 
-    by_curves(work, rows, cluster, sheet)
-    hold_domains(work, rows, calibration, cluster, sheet, by_curves)
-
-
-def _by_curves(
-    work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
-) -> None:
-    rows = price_dispatch(work, rows, calibration, cluster, sheet)
-    if len(rows):
-        estimate, curve, notes = price_communication(work, rows, calibration, cluster)
-        sheet.fill(rows, estimate, curve)
-        for note in notes:
-            sheet.note(*note)
+    packed(work, rows, cluster, sheet)
+    hold_domains(work, rows, calibration, cluster, sheet, packed)
 
 
 def least_s(
