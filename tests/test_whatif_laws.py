@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 
 from seer.errors import InfeasibleError
 from seer.forecast import forecast
-from seer.readers import read_job
+from seer.readers import read_cluster, read_job
 from seer.spec import Job
 from seer.whatif.nvlink_domain import compare_domains
 from seer.whatif.oversubscription import oversubscription
+from seer.whatif.placement import placements
+from seer.whatif.sites import can_span, cut_into_sites, one_site, places_of, spanning
 from seer.whatif.straggler import Part, Straggler, straggle
 
 CLUSTERS = ("superpod-a100", "fat-tree-h100", "dgx-b200", "gb200-nvl72")
@@ -80,3 +83,53 @@ def test_an_nvlink_domain_of_the_size_that_it_has_changes_nothing(job: Job) -> N
     assume(job.gpus % size == 0)
     found = compare_domains(job, [size])[0]
     assert found.step.iteration_time_s == pytest.approx(forecast(job).iteration_time_s, rel=1e-9)
+
+
+@DRAWN
+@given(drawn_jobs())
+def test_a_larger_nvlink_domain_is_never_slower(job: Job) -> None:
+    sizes = [size for size in (4, 8, 32, 128) if job.gpus % size == 0]
+    for small, large in pairwise(compare_domains(job, sizes)):
+        assert large.step.iteration_time_s <= small.step.iteration_time_s * (1 + CLOCK)
+        assert large.forward.time_s <= small.forward.time_s * (1 + CLOCK)
+
+
+@DRAWN
+@given(drawn_jobs())
+def test_racks_that_are_part_full_or_drawn_at_random_are_never_faster(job: Job) -> None:
+    job = replace(job, cluster=read_cluster("gb200-nvl72"), calibration="gb200")
+    assume(job.gpus > job.cluster.devices_per_node)
+    whole, *others = placements(job).rows
+    for other in others:
+        if other.name != "tp over NICs":  # another order of ranks: its replicas share racks
+            assert other.iteration_time_s >= whole.iteration_time_s * (1 - CLOCK)
+
+
+@DRAWN
+@given(
+    drawn_jobs(),
+    st.sampled_from(["pp", "dp", "zero"]),
+    st.sampled_from(["pooled", "pinned"]),
+    st.sampled_from(["flat", "two-level"]),
+)
+def test_two_sites_next_door_without_oversubscription_cost_nothing(
+    job: Job, dimension: str, pooling: str, algorithm: str
+) -> None:
+    near = replace(job, cluster=one_site(job.cluster))
+    assume(job.gpus % (2 * job.cluster.devices_per_node) == 0)
+    assume(not can_span(near, dimension, 2))
+    placed = spanning(near, dimension, 2)
+    cut = cut_into_sites(
+        near.cluster,
+        places_of(near),
+        2,
+        oversubscription=1.0,
+        distance_km=0.0,
+        pooling=pooling,
+        algorithm=algorithm,
+    )
+    together = forecast(placed).iteration_time_s
+    # a tier whose domains do not fill a site is left out of it, with its latency
+    assert forecast(replace(placed, cluster=cut)).iteration_time_s == pytest.approx(
+        together, rel=5e-4
+    )

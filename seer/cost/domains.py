@@ -13,9 +13,9 @@ With D that divides D', T(D) >= T(D'): the divisors of the one are among those o
 that fills the domains of the machine as built is priced by its curves alone.
 
 Where a domain holds several hosts (NVL72) a group may also lie over more of them than it needs.
-Then it takes no less than the same ranks packed evenly over half, a quarter... as many domains, down
-to the fewest: measured racks are slower to reach their bandwidth than nodes of eight, so that curves
-alone would make a rack half full the faster one.
+Then it takes no less than the same ranks packed evenly over the fewest domains, twice as many, four
+times as many... up to its own: measured racks are slower to reach their bandwidth than nodes of
+eight, so that by curves alone a rack half full would be the faster one.
 """
 
 from __future__ import annotations

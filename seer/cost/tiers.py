@@ -73,9 +73,19 @@ def find_way(
         network = min(senders) * (1.0 if alone else per_node)
     tier = cluster.tiers[top]
     two_level = tier.algorithm == "two-level" and collective in HOPS
-    between = ceil(log2(max(span.domains[top - 1], 2))) * HOPS.get(collective, 1.0)
-    delay = max(tier.delay_s - first.latency_s, 0.0) * between
+    delay = sum(crossing_s(collective, k, cluster, span) for k in range(1, top + 1))
     return Way(top, network, nic, delay, two_level and collective != "broadcast" and top > 1)
+
+
+def crossing_s(collective: str, tier: int, cluster: Cluster, span: Span) -> float:
+    """What crossing one tier adds to the latency of the first one, in seconds.
+
+    A tree doubles the domains that it has joined: below a tier as many times as a domain of that
+    tier holds domains of the one below. So a tier cut in two of the same latency adds nothing.
+    """
+    longer = cluster.tiers[tier].delay_s - cluster.network.latency_s
+    doublings = log2(max(span.domains[tier - 1] / span.domains[tier], 1.0))
+    return max(longer, 0.0) * doublings * HOPS.get(collective, 1.0)
 
 
 def reduction_factor(collective: str, n_ranks: int, crossed: Sequence[Tier]) -> float:

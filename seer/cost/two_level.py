@@ -12,7 +12,7 @@ from seer.calibration.estimate import Estimate
 from seer.cluster import Cluster, Span
 from seer.cost.group import Group, Priced, words_of
 from seer.cost.lenders import TRANSFER_SPREAD
-from seer.cost.tiers import Way, find_way, within
+from seer.cost.tiers import Way, crossing_s, find_way, within
 from seer.graph.kinds import Origin
 
 Floats = NDArray[np.float64]
@@ -29,7 +29,7 @@ def price_two_level(group: Group, cluster: Cluster, price: Callable[[Group], Pri
     partners in the other domains: together they send the buffer once each way for an all-reduce
     between two domains, half of it for a reduce-scatter or an all-gather. All of them send at once.
     Where one ring over all domains is faster (small messages over a short distance), that is taken;
-    nothing is credited with being faster than the ring would be if there were no far tier.
+    nothing is credited with being faster than the ring would be if the far tier had no length.
     """
     span = group.span
     assert span is not None
@@ -44,8 +44,9 @@ def price_two_level(group: Group, cluster: Cluster, price: Callable[[Group], Pri
     tier = cluster.tiers[group.way.top]
     sender = tier.sender_bytes_per_s(1.0, cluster.domain(below), span.held[below])
     wire = min(sender, cluster.network.share_bytes_per_s)
-    across_way = Way(group.way.top, wire, wire, group.way.delay_s, False)
-    delays = [group.way.delay_s if at == across_at else 0.0 for at in range(len(steps))]
+    far_s = crossing_s(group.collective, group.way.top, cluster, span)
+    across_way = Way(group.way.top, wire, wire, far_s, False)
+    delays = [far_s if at == across_at else 0.0 for at in range(len(steps))]
     kept = [at for at in range(len(steps)) if at == across_at or inside > 1]
 
     def times(chunks: float) -> tuple[list[Priced], Floats]:
@@ -64,13 +65,23 @@ def price_two_level(group: Group, cluster: Cluster, price: Callable[[Group], Pri
 
     tried = [times(chunks) for chunks in CHUNKS]
     ring = price(replace(group, way=group.way._replace(two_level=False))).estimate.time_s
-    near = Way(1, group.way.nic_bytes_per_s, group.way.nic_bytes_per_s, 0.0, False)
+    near = _without_length(group, cluster, far_s)
     on_one_site = price(replace(group, way=near)).estimate.time_s
     best = np.maximum(np.min([ring, *(whole for _, whole in tried)], axis=0), on_one_site)
     leader = tried[0][0][kept.index(across_at)]
     spread = np.max([p.estimate.spread for p in tried[0][0]], axis=0)
     note = f"two-level, across {tier.name} in chunks", words_of(group)
     return Priced(as_derived(best, spread), leader.curve, note)
+
+
+def _without_length(group: Group, cluster: Cluster, far_s: float) -> Way:
+    """The way of the group by its NICs alone, if the far tier were next door."""
+    span, top = group.span, group.way.top
+    assert span is not None
+    tiers = (*cluster.tiers[:top], replace(cluster.tiers[top], distance_km=0.0))
+    latency_s = crossing_s(group.collective, top, replace(cluster, tiers=tiers), span)
+    nic = group.way.nic_bytes_per_s
+    return Way(1, nic, nic, group.way.delay_s - far_s + latency_s, False)
 
 
 def _part(
