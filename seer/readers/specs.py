@@ -130,6 +130,7 @@ class _Cluster(Spec):
     notes: Annotated[list[str], Field(default_factory=list)]
     pxn: bool = True
     host_gpus: Size = 0
+    built_domain: Size = 0
     host_link: _HostLink | None = None
     processor: _Processor | str | None = None
 
@@ -225,7 +226,8 @@ def _on_base(value: dict[str, Any], folder: Path | None, place: str) -> dict[str
     inherited = {
         key: part
         for key, part in found.items()
-        if key in ("device", "devices_per_node", "host_gpus", "host_link", "processor")
+        if key
+        in ("device", "devices_per_node", "host_gpus", "built_domain", "host_link", "processor")
     }
     inherited |= {key: found[key] for key in ("calibration", "tiers") if key in found}
     return inherited | value
@@ -330,6 +332,7 @@ def read_cluster(source: Source, where: str = "") -> Cluster:
         notes=tuple(spec.notes),
         pxn=spec.pxn,
         host_gpus=spec.host_gpus,
+        built_domain=spec.built_domain,
         host_link=HostLink(**spec.host_link.model_dump()) if spec.host_link else None,
         processor=_processor(spec.processor, place),
     )
