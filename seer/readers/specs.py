@@ -214,6 +214,17 @@ def load(kind: str, source: Any, where: str = "") -> tuple[dict[str, Any], str]:
     return value, place
 
 
+INHERITED = (
+    "device",
+    "devices_per_node",
+    "host_gpus",
+    "built_domain",
+    "host_link",
+    "processor",
+)
+"""What a cluster takes from its base as it is; of tiers and calibration, what it does not say."""
+
+
 def _on_base(value: dict[str, Any], folder: Path | None, place: str) -> dict[str, Any]:
     """A cluster that takes what it does not say from another: a shipped name, or a file beside."""
     base = value.pop("base")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from seer.calibration import Calibration
 from seer.errors import InfeasibleError
@@ -169,8 +170,8 @@ def cross_dc(
     why_not = {dimension: can_span(near, dimension, sites) for dimension in dimensions}
     left_out = [f"{dimension}: {why}" for dimension, why in why_not.items() if why]
     able = [dimension for dimension, why in why_not.items() if not why]
-    each = len(poolings) * len(distances_km) * len(oversubscriptions)
     alone = _fastest(near, calibration).iteration_time_s
+    conditions = list(product(poolings, distances_km, oversubscriptions))
     rows: list[Spanned] = []
     for dimension in able:
         placed = spanning(near, dimension, sites)
@@ -178,24 +179,22 @@ def cross_dc(
         if placed.parallelism != near.parallelism:
             packed = replace(placed, placement=near.placement)
             own = _fastest(packed, calibration).iteration_time_s
-        for pooling in poolings:
-            for distance in distances_km:
-                for ratio in oversubscriptions:
-                    cluster = cut_into_sites(
-                        near.cluster,
-                        places_of(near),
-                        sites,
-                        oversubscription=ratio,
-                        distance_km=distance,
-                        pooling=pooling,
-                        algorithm=zero_algorithm if dimension == "zero" else "two-level",
-                        latency_s_per_km=latency_s_per_km,
-                        window_bytes=window_bytes,
-                    )
-                    found = _fastest(replace(placed, cluster=cluster), calibration)
-                    rows.append(_row(dimension, found, alone, own))
-                    if watch:
-                        watch(len(rows), each * len(able))
+        for pooling, distance, ratio in conditions:
+            cluster = cut_into_sites(
+                near.cluster,
+                places_of(near),
+                sites,
+                oversubscription=ratio,
+                distance_km=distance,
+                pooling=pooling,
+                algorithm=zero_algorithm if dimension == "zero" else "two-level",
+                latency_s_per_km=latency_s_per_km,
+                window_bytes=window_bytes,
+            )
+            found = _fastest(replace(placed, cluster=cluster), calibration)
+            rows.append(_row(dimension, found, alone, own))
+            if watch:
+                watch(len(rows), len(conditions) * len(able))
     if not rows:
         raise InfeasibleError(
             f"no dimension of {job.name} can span {sites} sites",
