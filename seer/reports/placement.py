@@ -54,6 +54,11 @@ def reading(found: Placements) -> list[str]:
     """What the table says, in a few sentences."""
     first, *others = found.rows
     lines = []
+    if _joins_all(found):
+        lines.append(
+            f"The tier '{found.rack}' joins all hosts alike, so only what shares a node can cost "
+            "something here; a cluster with racks says more (--cluster fat-tree-h100)."
+        )
     for row in others:
         cut = 1 - 1 / row.slowdown
         if row.tp_nodes > first.tp_nodes:
@@ -69,3 +74,9 @@ def reading(found: Placements) -> list[str]:
         else:
             lines.append(f"{row.name}: throughput falls by {cut:.1%}; {why}.")
     return lines
+
+
+def _joins_all(found: Placements) -> bool:
+    """Whether what counts as a rack holds the whole job, whatever hosts it gets."""
+    tier = next(t for t in found.job.cluster.tiers if t.name == found.rack)
+    return tier is not found.job.cluster.nvlink and tier.size == 0
