@@ -18,11 +18,17 @@ from seer.calibration import (
     MemoryCurve,
     PolynomialCurve,
 )
-from seer.calibration.attention import AttentionShapes
+from seer.calibration.attention_shapes import AttentionShapes
 from seer.errors import UsageError
 from seer.fit import fit_calibration, fit_measurements, too_few
 from seer.fit.polynomial import solve
-from seer.fit.validation import error_summary, folds_of, held_out_errors, spread_from
+from seer.fit.validation import (
+    conformal_quantile,
+    error_summary,
+    folds_of,
+    held_out_errors,
+    spread_from,
+)
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -345,6 +351,39 @@ def test_nine_of_ten_held_out_points_lie_inside_the_interval() -> None:
     assert (np.abs(log_error) <= 1.6449 * spread.near).mean() == pytest.approx(0.9, abs=0.01)
 
 
+def test_the_interval_is_for_a_group_that_was_not_seen_not_for_another_point() -> None:
+    """Nineteen groups of ten equal errors 1 to 19: the next is below the 18th nine times in ten."""
+    size = np.repeat(np.arange(1.0, 20.0), 10)
+
+    assert conformal_quantile(size, np.repeat(np.arange(19), 10)) == 18.0
+    assert conformal_quantile(size, np.arange(190)) == 18.0  # of 190 points the 171st or 172nd
+
+
+def test_groups_weigh_the_same_however_many_points_they_have() -> None:
+    size = np.concatenate([np.arange(1.0, 20.0), np.full(1000, 1.0)])
+    groups = np.concatenate([np.arange(19), np.zeros(1000, int)])
+
+    assert conformal_quantile(size, groups) == 18.0
+
+
+def test_few_groups_have_the_interval_of_students_t() -> None:
+    found = conformal_quantile(np.array([0.1, 0.1, 0.1]), np.arange(3))
+
+    assert found == pytest.approx(0.1 * 2.353, rel=1e-3)  # 95 % quantile, three degrees of freedom
+
+
+@pytest.mark.parametrize("alike", [0.0, 1.0, 5.0])
+def test_nine_tenths_of_a_new_group_lie_inside_however_alike_its_points_are(alike: float) -> None:
+    """300 draws of 15 groups of 30 normal errors around levels of their own, and a sixteenth."""
+    draw, inside = np.random.default_rng(3), []
+    for _ in range(300):
+        errors = alike * draw.normal(size=(16, 1)) + draw.normal(size=(16, 30))
+        wide = conformal_quantile(np.abs(errors[:15]).ravel(), np.repeat(np.arange(15), 30))
+        inside.append((np.abs(errors[15]) <= wide).mean())
+
+    assert np.mean(inside) == pytest.approx(0.9, abs=0.035)
+
+
 def attention_calls(extra: Callable[[Floats, Floats], Floats]) -> Measurements:
     """Twelve head configurations at three batches and four lengths, 10 us plus 100 TFLOP/s.
 
@@ -402,8 +441,26 @@ def test_keys_and_values_take_time_of_their_own() -> None:
     assert again.floor == curve.floor
 
 
+def test_tokens_that_are_written_by_one_block_each_take_time_of_their_own() -> None:
+    """Time per token and thread that writes it, of 512 at most, beside the work and the keys."""
+    plain = attention_calls(lambda heads, kv_heads: np.ones_like(heads))
+    threads = np.minimum(plain["kv_heads"] * 128, 512.0)
+    written = plain["batch"] * plain["seq_q"] * threads
+    slower = replace(plain, time_s=plain.time_s + 1e-10 * written)
+    (curve,) = fit_measurements([slower], "lab")
+    assert isinstance(curve, AttentionCurve)
+    assert curve.floor.write_s == pytest.approx(1e-10, rel=0.1)
+    assert curve.info.error["median_ape"] < 0.01
+
+
+def test_calls_that_write_nothing_have_no_time_for_it() -> None:
+    (curve,) = fit_measurements([attention_calls(lambda h, k: np.ones_like(h))], "lab")
+    assert isinstance(curve, AttentionCurve)
+    assert curve.floor.write_s == 0.0
+
+
 def test_a_file_from_before_the_time_of_keys_is_read_without_it() -> None:
     (curve,) = fit_measurements([attention_calls(lambda h, k: np.ones_like(h))], "lab")
     data = json.loads(json.dumps(curve.to_json()))
-    del data["floor"]["key_s"]
-    assert AttentionCurve.from_json(data).floor.key_s == 0.0
+    del data["floor"]["key_s"], data["floor"]["write_s"]
+    assert AttentionCurve.from_json(data).floor == replace(curve.floor, key_s=0.0, write_s=0.0)

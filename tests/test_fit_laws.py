@@ -19,7 +19,7 @@ from seer.calibration import (
     Measurements,
     MemoryCurve,
 )
-from seer.calibration.attention import AttentionShapes
+from seer.calibration.attention_shapes import AttentionShapes
 from seer.calibration.laws import LAWS
 from seer.calibration.lines import Lines
 from seer.fit import fit_calibration, fit_measurements

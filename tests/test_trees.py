@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seer.calibration import check
-from seer.calibration.attention import FEATURES as ATTENTION_FEATURES
-from seer.calibration.attention import AttentionShapes
+from seer.calibration.attention_shapes import FEATURES as ATTENTION_FEATURES
+from seer.calibration.attention_shapes import AttentionShapes
 from seer.calibration.gemm import FEATURES, features
 from seer.calibration.laws import FEATURES as EXPERT_FEATURES
 from seer.calibration.laws import LAWS

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.calibration import attention, gemm, laws
+from seer.calibration import attention_shapes, gemm, laws
 from seer.calibration.accumulate import AccumulateShare
-from seer.calibration.attention import PLACE_SCALE, AttentionCurve, BackwardRatio
+from seer.calibration.attention import AttentionCurve, BackwardRatio
+from seer.calibration.attention_shapes import PLACE_SCALE
 from seer.calibration.calibration import Calibration, Curve
 from seer.calibration.collective import COLLECTIVES, CollectiveCurve
 from seer.calibration.gemm import BATCHED_SCALE, GemmCurve
@@ -161,7 +162,7 @@ def _check_attention(curve: AttentionCurve | BackwardRatio) -> None:
         _number("floor.flop_per_s", curve.floor.flop_per_s, 1e-3, 1e30)
         _number("fade", curve.fade, 1e-6, 1e6)
         _number("multiprocessors", curve.multiprocessors, 0, 1e6)
-        _check_trees(curve.trees, attention.FEATURES)
+        _check_trees(curve.trees, attention_shapes.FEATURES)
     _check_lines(curve.lines, len(PLACE_SCALE))
 
 

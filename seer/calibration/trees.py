@@ -84,6 +84,10 @@ class Trees:
             np.concatenate([self.leaf, other.leaf]),
         )
 
+    def times(self, share: float) -> Trees:
+        """Trees that say a share of what these say, in the units in which they are stored."""
+        return Trees(self.feature, self.threshold, np.rint(share * self.leaf / UNIT) * UNIT)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data; leaves as whole hundred-thousandths."""
         return {

@@ -15,7 +15,7 @@ from seer.calibration import (
     Estimate,
     KernelRatio,
 )
-from seer.calibration.attention import AttentionShapes
+from seer.calibration.attention_shapes import AttentionShapes
 from seer.cluster import Cluster
 from seer.cost import kin
 from seer.cost.physics import assume

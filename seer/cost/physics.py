@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.calibration.attention import attention_flop
+from seer.calibration.attention_shapes import attention_flop
 from seer.cluster import Cluster
 from seer.cost.pricing import Rows, Sheet
 from seer.graph import MATRIX, DType, OperatorKind, Pass, WorkTable

@@ -32,6 +32,7 @@ from seer.calibration.measurements import Measurements
 from seer.fit.lend_collective import LIKE, from_device, from_like
 from seer.fit.scales import end_lines, scale_of
 from seer.fit.sweeps import Key, Series, grouped
+from seer.fit.validation import NORMAL_90, conformal_quantile
 from seer.graph.kinds import Origin
 
 Floats = NDArray[np.float64]
@@ -245,11 +246,11 @@ def _spread(residuals: Sequence[Residual], otherwise: CollectiveSpread) -> Colle
             for r in residuals
             if r.held_out.removeprefix("whole ") == held_out
         ]
-        all_errors = np.abs(np.concatenate(errors)) if errors else np.empty(0)
-        if len(all_errors) < 5:
+        if sum(map(len, errors)) < 5:
             return fallback
-        # Tails are heavier than a normal's: fit the width at which nine in ten are inside.
-        return round(float(max(np.quantile(all_errors, 0.9) / 1.6449, MIN_SPREAD)), 4)
+        series = np.repeat(np.arange(len(errors)), [len(one) for one in errors])
+        wide = conformal_quantile(np.abs(np.concatenate(errors)), series) / NORMAL_90
+        return round(max(wide, MIN_SPREAD), 4)
 
     return CollectiveSpread(
         same_scale=of("series", LARGE_BYTES, np.inf, otherwise.same_scale),
@@ -311,7 +312,7 @@ def _coverage(residuals: Sequence[Residual]) -> dict[str, float]:
             "sizes": np.full(len(large), spread.beyond),
         }[one.held_out]
         known = np.isfinite(width)
-        inside.append(np.abs(one.log_error[known]) <= 1.6449 * width[known])
+        inside.append(np.abs(one.log_error[known]) <= NORMAL_90 * width[known])
     found = np.concatenate(inside) if inside else np.zeros(0, bool)
     return {"interval_coverage": round(float(found.mean()), 4)} if len(found) else {}
 

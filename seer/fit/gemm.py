@@ -139,7 +139,7 @@ def fit_gemm(
         figures = ("median_ape", "p90_ape", "bias", "n")  # none of them where nothing was hidden
         error |= {f"training_{key}": large[key] for key in figures if key in large}
     info = describe(table, form, licence, date, columns, error, notes)
-    return replace(fitted, info=info, spread=spread_from(log_error, distance))
+    return replace(fitted, info=info, spread=spread_from(log_error, distance, groups.reshape(-1)))
 
 
 def _is_rich(points: Points) -> bool:

@@ -95,7 +95,7 @@ def fit_law(table: Measurements, form: str, licence: Callable[[str], str], date:
     return replace(
         _chosen((plain, _stepped(plain, x, table.time_s, form)), choice),
         info=describe(table, form, licence, date, law.columns, error),
-        spread=spread_from(log_error, distance),
+        spread=spread_from(log_error, distance, groups),
     )
 
 

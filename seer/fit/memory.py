@@ -111,7 +111,8 @@ def fit_memory(
         part = error_summary(log_error[large], by)
         kept = ("median_ape", "p90_ape", "n")
         error |= {f"large_{key}": part[key] for key in kept if key in part}
-    fitted, spread = _fit(blank, points, way, ceiling), spread_from(log_error, near)
+    fitted = _fit(blank, points, way, ceiling)
+    spread = spread_from(log_error, near, groups.reshape(-1))
     if fitted.stream:  # it answers measured shapes exactly: repeats of one tell what it may be off
         again = fitted.evaluate(size, columns).time_s
         spread = replace(spread, repeat=max(spread.repeat, repeat_spread(again, table.time_s)))

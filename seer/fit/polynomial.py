@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.calibration import CurveInfo, Measurements, PolynomialCurve
-from seer.calibration.attention import attention_flop
+from seer.calibration.attention_shapes import attention_flop
 from seer.fit.validation import Mask, error_summary, held_out_errors
 
 Floats = NDArray[np.float64]

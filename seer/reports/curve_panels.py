@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.calibration import Curve, Measurements
-from seer.calibration.attention import AttentionCurve, AttentionShapes, attention_flop
+from seer.calibration.attention import AttentionCurve
+from seer.calibration.attention_shapes import AttentionShapes, attention_flop
 from seer.calibration.collective import CollectiveCurve, bus_factor
 from seer.calibration.gemm import GemmCurve
 from seer.calibration.memory import MemoryCurve
