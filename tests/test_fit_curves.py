@@ -369,7 +369,7 @@ def test_groups_weigh_the_same_however_many_points_they_have() -> None:
 def test_few_groups_have_the_interval_of_students_t() -> None:
     found = conformal_quantile(np.array([0.1, 0.1, 0.1]), np.arange(3))
 
-    assert found == pytest.approx(0.1 * 2.353, rel=1e-3)  # 95 % quantile, three degrees of freedom
+    assert found == pytest.approx(0.1 * 2.353 / 1.645, rel=1e-3)  # 95 % quantiles, of three groups
 
 
 @pytest.mark.parametrize("alike", [0.0, 1.0, 5.0])

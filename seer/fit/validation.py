@@ -149,8 +149,8 @@ def conformal_quantile(size: Floats, groups: NDArray[np.intp]) -> float:
     the next one depends on how alike: at most by one group in k + 1. So each group is held against
     the quantile of the others, at the least level from 0.9 to 0.9 (k + 1) / k that covers 0.9 of
     them in the mean. Of fewer than nine groups even the largest point would promise too little:
-    there it is the half-width of a normal distribution whose spread is known from k groups
-    (Student's t).
+    there it is their own quantile, wider by what Student's t of k degrees of freedom is than the
+    normal distribution.
 
     Parameters
     ----------
@@ -166,10 +166,10 @@ def conformal_quantile(size: Floats, groups: NDArray[np.intp]) -> float:
     _, group, count = np.unique(groups[order], return_inverse=True, return_counts=True)
     ordered, group, k = size[order], group.reshape(-1), len(count)
     weight = 1.0 / count[group]
-    if COVERED * (k + 1) > k + 1e-9:
-        mean_square = float(np.average(ordered**2, weights=weight))
-        return float(stdtrit(k, (1.0 + COVERED) / 2.0) * np.sqrt(mean_square))
     reached = np.cumsum(weight)
+    if COVERED * (k + 1) > k + 1e-9:
+        found = ordered[int(np.searchsorted(reached, COVERED * k - 1e-9))]
+        return float(found * stdtrit(k, (1.0 + COVERED) / 2.0) / NORMAL_90)
     levels = np.linspace(COVERED, min(COVERED * (k + 1) / k, 1.0), _LEVELS)
     level = levels[-1]
     if k <= _FEW_GROUPS:
