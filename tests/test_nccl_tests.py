@@ -124,6 +124,20 @@ def test_the_time_is_out_of_place_unless_in_place_is_asked_for_or_all_there_is()
     assert only["series"][0] == "run 1, in place"
 
 
+def test_a_half_that_is_not_available_leaves_the_time_to_the_other(tmp_path: Path) -> None:
+    path = SAMPLES / "since-2022-08.log"
+    rows = [line for line in path.read_text().splitlines() if re.match(r"\s+\d+\s", line)]
+    without = [
+        re.sub(r"(\s+\S+){8}$", "  N/A" * 4 + "".join(re.findall(r"\s+\S+", line)[-4:]), line)
+        for line in rows
+    ]
+    table = table_of(edited(tmp_path, path.name, *zip(rows, without, strict=True)))
+    asked = table_of(path, in_place=True)
+
+    assert len(table) == len(asked)
+    assert table.time_s.tolist() == asked.time_s.tolist()
+
+
 def test_the_variation_over_the_iterations_is_the_spread() -> None:
     assert table_of(SAMPLES / "per-iteration.log").spread.tolist() == [0.02] * 8
     assert np.isnan(table_of(SAMPLES / "since-2022-08.log").spread).all()
@@ -248,6 +262,20 @@ def test_the_command_fits_logs_and_names_the_network(
     assert "--fabric LABEL" not in capsys.readouterr().err
     assert '"fabric": "mine"' in out.read_text()
     assert "--fabric mine --in-place" in out.read_text()
+
+
+def test_rows_that_are_skipped_for_one_reason_are_said_once_with_their_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = "dtype,m,n,k,time_us,source"
+    rows = [f"bf16,{m},512,512,{0 if m < 5 else 2.0 * m},lab" for m in range(1, 20)]
+    path = tmp_path / "gemm.csv"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    assert main(["fit", str(path), "-o", str(tmp_path / "cal.json")]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "warning: " in line]
+
+    assert len(said) == 1
+    assert said[0].startswith(f"warning: skipped {path}, lines 2, 3, 4 and 1 more: time_us is '0'")
 
 
 def test_a_log_that_ends_within_a_row_names_that_row(tmp_path: Path) -> None:

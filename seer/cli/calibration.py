@@ -14,6 +14,7 @@ from seer.cli.fit import (
     PlotOption,
     RanksOption,
     draw,
+    warn_skipped,
     warn_unnamed,
 )
 from seer.cli.options import ClusterOption, DebugOption, JsonOption, QuietOption
@@ -94,5 +95,5 @@ def score(
     else:
         output = Output(quiet)
         report.print_scores(found, output.console())
-        output.warn(f"skipped {reason}" for reason in reasons[:10])
+        warn_skipped(output, skipped)
         warn_unnamed(output, tables)

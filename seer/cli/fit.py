@@ -17,6 +17,7 @@ from seer.errors import UsageError
 
 if TYPE_CHECKING:
     from seer.calibration import Calibration, Measurements
+    from seer.readers.measurements import SkippedRow
 
 
 class Form(StrEnum):
@@ -154,14 +155,6 @@ def fit(
         from seer.reports.curve_plot import check_target
 
         check_target(plot)
-    from seer.readers import read_calibration
-    from seer.readers.calibration_file import write_calibration
-    from seer.readers.measurements import read_measurements
-
-    day = _day(date)
-    base = read_calibration(calibration_name) if calibration_name else None
-    device = device or (base.device if base else Path(out.removesuffix(".gz")).stem)
-    name = name or (Path(out.removesuffix(".gz")).stem if base else None)
     logs: dict[str, Any] = {
         "fabric": fabric or "",
         "node_fabric": node_fabric or "",
@@ -171,25 +164,49 @@ def fit(
     }
     options = {
         "device": device,
+        "name": name,
         "form": form,
         "prefer": prefer,
         "calibration": calibration_name,
+        "plot": plot,
     }
+    _fit_files(measurements, out, options, logs, _day(date), json, output)
+
+
+def _fit_files(
+    measurements: list[str],
+    out: str,
+    options: dict[str, Any],
+    logs: dict[str, Any],
+    day: str,
+    json: bool,
+    output: Output,
+) -> None:
+    """Reads, fits, writes and shows."""
+    from seer.fit import too_few
+    from seer.readers import read_calibration
+    from seer.readers.calibration_file import write_calibration
+    from seer.readers.measurements import read_measurements
+
+    base = read_calibration(options["calibration"]) if options["calibration"] else None
+    stem = Path(out.removesuffix(".gz")).stem
+    device = options["device"] or (base.device if base else stem)
+    options = {**options, "device": device}
+    name = options["name"] or (stem if base else device)
     command = _command(measurements, out, options, logs, day)
     tables, skipped = read_measurements(measurements, **logs)
-    own = _fit(tables, measurements, options, name or device, day, command, output)
-    from seer.fit import too_few
-
+    own = _fit(tables, measurements, options, name, day, command, output)
     calibration = _onto(base, own) if base else own
     write_calibration(calibration, out)
-    left_out = [str(row) for row in skipped] + too_few(tables, device)
-    _show(own, left_out, json, output)
-    _warn(output, left_out, tables)
+    few = too_few(tables, device)
+    _show(own, [str(row) for row in skipped] + few, json, output)
+    warn_skipped(output, skipped, few)
+    warn_unnamed(output, tables)
     output.notice(f"{out}: {len(calibration.curves)} curves")
     if base:
         output.notice(f"{len(own.curves)} fitted here; {base.name} answers for the rest")
-    if plot:
-        output.notice(f"drawn: {', '.join(draw(own, plot, tables))}")
+    if options["plot"]:
+        output.notice(f"drawn: {', '.join(draw(own, options['plot'], tables))}")
 
 
 def _onto(base: Calibration, own: Calibration) -> Calibration:
@@ -270,12 +287,33 @@ def portable(path: str) -> str:
     return os.path.basename(path) if inside.startswith(os.pardir) else inside
 
 
-def _warn(output: Output, reasons: list[str], tables: Sequence[Measurements]) -> None:
-    """Rows that were left out, and a network without a name."""
-    output.warn(f"skipped {reason}" for reason in reasons[:10])
-    if len(reasons) > 10:
-        output.warn([f"{len(reasons) - 10} more rows are skipped"])
-    warn_unnamed(output, tables)
+MOST_REASONS = 10
+"""So many reasons are said; `--json` has every row."""
+
+
+def warn_skipped(output: Output, skipped: Sequence[SkippedRow], few: Sequence[str] = ()) -> None:
+    """Rows that were left out: each reason once for a file, with its lines."""
+    lines: dict[tuple[str, str], list[int]] = {}
+    for row in skipped:
+        lines.setdefault((row.file, row.reason), []).append(row.line)
+    said = [f"skipped {_place(file, at)}: {why}" for (file, why), at in lines.items()]
+    said += [f"skipped {text}" for text in few]
+    output.warn(said[:MOST_REASONS])
+    if len(said) > MOST_REASONS:
+        output.warn([f"{len(said) - MOST_REASONS} more reasons to skip rows; --json lists all"])
+
+
+def _place(file: str, lines: list[int]) -> str:
+    """A file and a few lines of it, 0 for the file as a whole.
+
+    >>> _place("a.csv", [3]), _place("a.csv", [2, 3, 4, 5, 9])
+    ('a.csv, line 3', 'a.csv, lines 2, 3, 4 and 2 more')
+    """
+    if lines == [0]:
+        return file
+    first = ", ".join(map(str, lines[:3]))
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return f"{file}, line{'s' * (len(lines) > 1)} {first}{more}"
 
 
 def warn_unnamed(output: Output, tables: Sequence[Measurements]) -> None:

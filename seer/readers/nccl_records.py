@@ -242,8 +242,9 @@ def usable(test: Test, in_place: bool) -> tuple[list[Measured], list[tuple[int, 
 
 
 def _measured(row: Row, in_place: bool, unit_s: float) -> Measured:
-    wanted, other = (row.out_of_place, row.in_place)[:: -1 if in_place else 1]
-    half = wanted or other
+    halves = (row.out_of_place, row.in_place)[:: -1 if in_place else 1]
+    there = [half for half in halves if half is not None]
+    half = next((half for half in there if half.time.upper() != "N/A"), next(iter(there), None))
     if half is None:
         raise Unusable("both halves of the row are blank")
     if half.of_host:

@@ -12,6 +12,7 @@ from rich.table import Table
 from seer.calibration import Calibration, Curve
 
 SCHEMA = "seer.calibration-summary/1"
+_SHOWN = ("median_ape", "p90_ape", "bias", "interval_coverage")
 _WORDS = ("dtype", "variant", "kernel", "impl", "collective", "fabric", "train_pass")
 
 
@@ -51,16 +52,16 @@ def print_calibration(calibration: Calibration, console: Console) -> None:
         f"{calibration.burst}, {calibration.date}"
     )
     table = Table(box=None, pad_edge=False)
-    table.add_column("curve", no_wrap=True)
-    for column in ("points", "median error", "p90", "bias"):
-        table.add_column(column, justify="right")
-    table.add_column("source")
+    table.add_column("curve", overflow="fold")
+    for column in ("points", "median", "p90", "bias", "in 90 %"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("source", overflow="fold")
     for curve in calibration.curves:
         error = curve.info.error
         table.add_row(
             escape(_label(curve)),
             f"{curve.info.points:,}",
-            *(_percent(error.get(key)) for key in ("median_ape", "p90_ape", "bias")),
+            *(_percent(error.get(key)) for key in _SHOWN),
             escape(curve.info.source),
         )
     console.print(table)
