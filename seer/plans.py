@@ -195,10 +195,10 @@ def _summed(
     """Play the schedule over its segments, whose durations are in `time_s`."""
     graph = fold(plan, labels=False)
     try:
-        timeline = play(graph, time_s[graph.work_id])
+        timeline = play(graph, time_s.take(graph.work_id))
     except InfeasibleError:  # which names operators
         graph = fold(plan)
-        timeline = play(graph, time_s[graph.work_id])
+        timeline = play(graph, time_s.take(graph.work_id))
     rank, step_s = step_of(graph, timeline, plan.job.stages_wait)
     breakdown = breakdown_of(graph, timeline, rank, inner).within(step_s)
     peak, parts = heaviest_bytes(plan)

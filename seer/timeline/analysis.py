@@ -217,14 +217,14 @@ def _segments(
     graph: OperatorGraph, view: RankView, inner: Mapping[int, RankAnalysis]
 ) -> list[_Part]:
     chosen = view.is_segment
-    work_id = view.work_id[chosen]
+    work_id = view.work_id.compress(chosen)
     if not work_id.size:
         return []
     runs = np.bincount(work_id)
     used = np.flatnonzero(runs)
     for missing in (w for w in used.tolist() if w not in inner):
         raise UsageError(f"segment '{graph.work.name[missing]}' has no analysis of its own play")
-    share = _uncovered_share(view.start_s[chosen], view.end_s[chosen])
+    share = _uncovered_share(view.start_s.compress(chosen), view.end_s.compress(chosen))
     shares = np.bincount(work_id, weights=share)
     return [_Part(inner[w], int(runs[w]), float(shares[w])) for w in used.tolist()]
 

@@ -50,11 +50,11 @@ class Intervals:
         start = np.concatenate([[low], np.minimum(np.maximum(self.end, low), high)])
         end = np.concatenate([np.minimum(np.maximum(self.start, low), high), [high]])
         open_ = end > start
-        return Intervals(start[open_], end[open_])
+        return Intervals(start.compress(open_), end.compress(open_))
 
     def select(self, chosen: NDArray[np.bool_]) -> Intervals:
         """Those intervals for which `chosen` (bool[K]) is true."""
-        return Intervals(self.start[chosen], self.end[chosen])
+        return Intervals(self.start.compress(chosen), self.end.compress(chosen))
 
 
 def covering(start: Seconds, end: Seconds) -> Intervals:
@@ -65,13 +65,13 @@ def covering(start: Seconds, end: Seconds) -> Intervals:
     """
     real = end > start
     if not real.all():
-        start, end = start[real], end[real]
+        start, end = start.compress(real), end.compress(real)
     if not len(start):
         return Intervals(start, end)
     if np.any(start[1:] < start[:-1]):
-        order = np.argsort(start)  # equal starts in any order, for what they cover is the same
+        order = np.argsort(start, kind="stable")  # of a few runs that are in order: fast
         start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
     edges = np.ones(len(start) + 1, np.bool_)  # before each span, and behind the last
     np.greater(start[1:], reach[:-1], out=edges[1:-1])
-    return Intervals(start[edges[:-1]], reach[edges[1:]])
+    return Intervals(start.compress(edges[:-1]), reach.compress(edges[1:]))

@@ -101,7 +101,7 @@ class RankView:
         mine = np.zeros(len(graph), np.bool_)
         for stream in np.flatnonzero(graph.stream_rank == rank).tolist():
             begin, end = graph.stream_ptr[stream : stream + 2]
-            mine[graph.stream_operator[begin:end]] = True
+            mine[graph.stream_operator[begin:end].astype(np.int64)] = True
         operator = np.flatnonzero(mine)
         start, duration = timeline.start_s[operator], timeline.duration_s[operator]
         work_id = graph.work_id[operator]
@@ -113,43 +113,43 @@ class RankView:
         table = np.full(len(self.work), len(_LAYERS), np.int8)
         for number, find in reversed(list(enumerate(_LAYERS))):
             table[find(self.work)] = number
-        return np.asarray(table[self.work_id])
+        return np.asarray(table.take(self.work_id))
 
     @cached_property
     def is_segment(self) -> NDArray[np.bool_]:
         """bool[K]: collapsed pieces of the program."""
-        return of_kinds(self.work.kind, _SEGMENT)[self.work_id]
+        return of_kinds(self.work.kind, _SEGMENT).take(self.work_id)
 
     @cached_property
     def is_compute(self) -> NDArray[np.bool_]:
         """bool[K]: kernels that compute, the optimizer's apart."""
-        return computing(self.work)[self.work_id]
+        return computing(self.work).take(self.work_id)
 
     @cached_property
     def is_optimizer(self) -> NDArray[np.bool_]:
         """bool[K]."""
-        return of_kinds(self.work.kind, _OPTIMIZER)[self.work_id]
+        return of_kinds(self.work.kind, _OPTIMIZER).take(self.work_id)
 
     @cached_property
     def is_communication(self) -> NDArray[np.bool_]:
         """bool[K]: collectives, transfers and copies between the device and its host."""
-        return communicating(self.work)[self.work_id]
+        return communicating(self.work).take(self.work_id)
 
     @cached_property
     def is_host(self) -> NDArray[np.bool_]:
         """bool[K]."""
-        return of_kinds(self.work.kind, _HOST)[self.work_id]
+        return of_kinds(self.work.kind, _HOST).take(self.work_id)
 
     @cached_property
     def is_launch(self) -> NDArray[np.bool_]:
         """bool[K]: what the host thread does to launch operators."""
-        return launches(self.work)[self.work_id]
+        return launches(self.work).take(self.work_id)
 
     def when(self, chosen: NDArray[np.bool_]) -> Intervals:
         """The instants at which one of the chosen operators runs."""
         if chosen.all():
             return covering(self.start_s, self.end_s)
-        return covering(self.start_s[chosen], self.end_s[chosen])
+        return covering(self.start_s.compress(chosen), self.end_s.compress(chosen))
 
     @cached_property
     def layers(self) -> tuple[Intervals, Intervals, Intervals, Intervals]:
@@ -157,7 +157,7 @@ class RankView:
         seen = np.flatnonzero((self.layer < len(_LAYERS)) & (self.duration_s > 0))
         layer, start, end = self.layer[seen], self.start_s[seen], self.end_s[seen]
         if np.any(start[1:] < start[:-1]):
-            order = np.argsort(start)
+            order = np.argsort(start, kind="stable")
             layer, start, end = layer[order], start[order], end[order]
         counts = np.bincount(layer, minlength=len(_LAYERS)).tolist()
         found: list[Intervals] = []
@@ -168,7 +168,7 @@ class RankView:
                 found.append(covering(start, end))
             else:
                 chosen = layer <= number
-                found.append(covering(start[chosen], end[chosen]))
+                found.append(covering(start.compress(chosen), end.compress(chosen)))
         segment, compute, optimizer, communication = found
         return segment, compute, optimizer, communication
 

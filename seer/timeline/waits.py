@@ -43,7 +43,7 @@ def why_idle(
     asking = np.flatnonzero(at >= 0)
     at, until = at[asking], gaps.end[asking]
     while asking.size:
-        mine, means = view.mine[at], of_work[graph.work_id[at]]
+        mine, means = view.mine[at], of_work.take(graph.work_id[at])
         to_come = timeline.start_s[at] >= until
         verdict[asking[~to_come & mine & (means == _LAUNCH)]] = Wait.other
         transfer = to_come & (means == _TRANSFER)
@@ -53,7 +53,7 @@ def why_idle(
         verdict[asking[to_come & mine & (means == _COLLECTIVE)]] = Wait.collective
         at = timeline.waited_for[at].astype(np.int64)
         further = to_come & (at >= 0)
-        asking, at, until = asking[further], at[further], until[further]
+        asking, at, until = (column.compress(further) for column in (asking, at, until))
     return verdict
 
 
@@ -81,7 +81,7 @@ def _next_operator(view: RankView, at_s: NDArray[np.float64]) -> NDArray[np.int6
 def _first_from(
     view: RankView, chosen: NDArray[np.bool_], at_s: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    start, operator = view.start_s[chosen], view.operator[chosen]
+    start, operator = view.start_s.compress(chosen), view.operator.compress(chosen)
     if np.any(start[1:] < start[:-1]):
         order = np.argsort(start, kind="stable")
         start, operator = start[order], operator[order]

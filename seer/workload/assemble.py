@@ -103,23 +103,23 @@ def _add_slots(plan: Plan, slots: Slots, logical: Logical, labels: bool) -> None
     work, stream = np.empty(count, np.int32), np.zeros(count, np.int8)
     work[slots.enter] = plan.segment_row[slots.segment]
     written = [
-        (segment, here, slots.enter[here].astype(np.int32)[:, None])
+        (segment, here, slots.enter[here][:, None])
         for segment, here in _written_slots(plan, slots)
     ]
     for segment, _, starts in written:
-        at = starts + np.arange(len(segment), dtype=np.int32)
+        at = starts + np.arange(len(segment))
         work[at], stream[at] = segment.work_id, segment.stream
         logical.connect((starts + segment.before).ravel(), (starts + segment.after).ravel())
     groups = [logical.group("rank" if name == "compute" else name) for name in STREAMS]
     stage = np.repeat(slots.stage.astype(np.int32), slots.exit - slots.enter + 1)
     told = _labels(plan, slots, written) if labels else {}
-    copies = np.array(groups, np.int8)[stream]
+    copies = np.array(groups, np.int8).take(stream)
     logical.add(work, stage, copies, **told)
     _issue_slots(slots, stream, logical)
 
 
 def _labels(
-    plan: Plan, slots: Slots, written: Sequence[tuple[Segment, IntArray, NDArray[np.int32]]]
+    plan: Plan, slots: Slots, written: Sequence[tuple[Segment, IntArray, IntArray]]
 ) -> dict[str, Value]:
     """Layer, micro-batch and bytes of the operators of all slots, as `Logical.add` takes them."""
     count = slots.operators
