@@ -46,27 +46,34 @@ class ChunkWriter:
         self._kept: dict[LayerKind, float] = {}
 
     def write(self, slot: Slot, kinds: Sequence[LayerKind], first: bool, last: bool) -> Segment:
-        """The segment of one pass of a chunk; `first` has the embedding, `last` the head."""
+        """One pass of a chunk without its bytes; `first` has the embedding, `last` the head."""
         extras = [n for n, present in (("embedding", first), ("head", last)) if present]
         count = f"{len(kinds)} layer{'' if len(kinds) == 1 else 's'}"
         name = ", ".join([f"{_NAMES[slot]} of {count}", *extras])
-        saved = self.saved_bytes(kinds, first, last)
         if slot == Slot.forward:
             parts = [self._arrival(first), *self._forward_parts(kinds, first, last)]
-            parts += self._scales(kinds, Pass.forward)
-            return write_segment(name, self._rows, parts, saved, 0.0)
-        inputs = sum(run * self.layer(kind).weight_input_bytes for kind, run in _runs(kinds))
-        held = min(saved, inputs)
+            return write_segment(name, self._rows, parts + self._scales(kinds, Pass.forward))
         if slot == Slot.weight_grad:
-            parts = self._weight_parts(kinds)
-            return write_segment(name, self._rows, parts, 0.0, held)
-        working = self._working_bytes(kinds)
+            return write_segment(name, self._rows, self._weight_parts(kinds))
         weights = slot == Slot.backward
         parts = [self._arrival(last), *self._backward_parts(kinds, first, last, weights)]
         parts += self._scales(kinds, Pass.backward)
-        freed = saved + working - (0.0 if weights else held)
         prefetch = self._job.framework.backward_prefetch == "pre"
-        return write_segment(name, self._rows, parts, working, freed, prefetch)
+        return write_segment(name, self._rows, parts, prefetch)
+
+    def held_bytes(
+        self, slot: Slot, kinds: Sequence[LayerKind], first: bool, last: bool
+    ) -> tuple[float, float]:
+        """Activations that become live with the start of a pass, and that die with its end."""
+        saved = self.saved_bytes(kinds, first, last)
+        if slot == Slot.forward:
+            return saved, 0.0
+        inputs = sum(run * self.layer(kind).weight_input_bytes for kind, run in _runs(kinds))
+        held = min(saved, inputs)
+        if slot == Slot.weight_grad:
+            return 0.0, held
+        working = self._working_bytes(kinds)
+        return working, saved + working - (0.0 if slot == Slot.backward else held)
 
     def layer(self, kind: LayerKind) -> Operators:
         """The operators of one kind of layer."""

@@ -13,7 +13,7 @@ from seer.workload.groups import STREAMS
 from seer.workload.passes import GroupColumns
 from seer.workload.program import Rows
 from seer.workload.scales import GROUP
-from seer.workload.schedules import Schedule
+from seer.workload.schedules import Schedule, Slot
 from seer.workload.segments import Segment
 from seer.workload.values import scale_history
 
@@ -26,13 +26,19 @@ MOST_OPERATORS = 8_000_000
 MOST_WRITERS = 256
 """Writers of segments, each with the program of every pass of a layer."""
 
+MOST_BYTES = 200_000
+"""Remembered activations of segments: about 200 bytes each."""
+
 REPLICAS = ("shard", "replicate", "edp")
 """Groups that grow with the replicas; segments use them only where something is sharded."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A segment whose `work_id` numbers the rows of a table of its own."""
+    """A segment whose `work_id` numbers the rows of a table of its own.
+
+    What it holds is not told here, but for two that run together.
+    """
 
     segment: Segment
     rows: Rows
@@ -40,7 +46,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Parts:
-    """Schedules, segments and writers of earlier plans, each by all that it was made from."""
+    """What earlier plans have made, each by all that it was made from.
+
+    `held` are the bytes of activations of segments (`ChunkWriter.held_bytes`).
+    """
 
     schedules: Memo[Schedule] = field(
         default_factory=lambda: Memo(MOST_SLOTS, lambda schedule: len(schedule.passes))
@@ -48,19 +57,23 @@ class Parts:
     segments: Memo[Written] = field(
         default_factory=lambda: Memo(MOST_OPERATORS, lambda written: len(written.segment))
     )
+    held: Memo[tuple[float, float]] = field(default_factory=lambda: Memo(MOST_BYTES))
     writers: Memo[tuple[ChunkWriter, Rows]] = field(default_factory=lambda: Memo(MOST_WRITERS))
     known: Known = field(default_factory=Known)
 
-    def key_of(self, job: Job, template: LayerTemplate, columns: GroupColumns) -> Hashable:
-        """All of a job that the writing of segments can read.
+    def key_of(
+        self, job: Job, template: LayerTemplate, columns: GroupColumns, slot: Slot = Slot.backward
+    ) -> Hashable:
+        """All of a job that the writing of passes of one kind can read; a backward reads the most.
 
         It is the job but for: what lies outside a chunk (its schedule, how many stages beyond one,
-        which layers each holds); how many micro-batches there are beyond one; and, while neither
-        gradients nor parameters are sharded inside a segment, the number of replicas, their groups
-        in `columns` (but that of delayed scales), and whether the optimizer is sharded.
+        which layers each holds); how many micro-batches there are beyond one; and, while the pass
+        neither reduces gradients nor gathers parameters that are sharded, the number of replicas,
+        their groups in `columns` (but that of delayed scales), and ZeRO. What is recomputed is of
+        no concern to a pass that does not, unless its activations go to the host.
         """
         plan, training = job.parallelism, job.training
-        sharded = plan.zero >= 2
+        sharded = plan.zero >= (3 if slot == Slot.forward else 2)
         unread = {*(() if sharded else REPLICAS), *(() if scale_history(job) else (GROUP,))}
         groups = tuple(
             tuple(sorted(columns[name].items())) for name in STREAMS[1:] if name not in unread
@@ -73,8 +86,11 @@ class Parts:
             layers_per_stage=(),
             flush_every=0,
             dp=plan.dp if sharded else 1,
-            zero=max(plan.zero, 1),
+            zero=plan.zero if sharded else 1,
         )
         training = replace(training, global_batch=min(job.micro_batches, 2))
+        alone = slot if slot in (Slot.forward, Slot.weight_grad) else Slot.backward
+        if alone != Slot.backward and "activations" not in training.offload:
+            training = replace(training, recompute="none", recompute_modules=())
         parts = (job.model, job.framework, job.cluster, template)
-        return (*map(self.known.number, parts), groups, plan, training)
+        return (*map(self.known.number, parts), groups, plan, training, alone)

@@ -63,7 +63,7 @@ class Plan:
         What each row of `work` is made of; equal keys of two plans, equal rows.
     segment_key : tuple
         What each segment was written from; equal keys of two plans with the same parts, equal
-        segments and equal work in them.
+        segments (but for the bytes that they hold) and equal work in them.
     placed : PlacedWork or None
         Which rows operators are where groups lie differently; None = every group of a name lies
         alike, `segments` and `transfer` are all there is.
@@ -212,8 +212,12 @@ class _Library:
         self._rows, self._parts = rows, parts
         self._written: list[Written] = []
         self._kinds, self._codes = virtual_stage_kinds(job), virtual_stage_codes(job)
-        self._job_key = parts.key_of(job, template, columns)
         self._job, self._template, self._columns = job, template, columns
+        self._job_key = {
+            slot: parts.key_of(job, template, columns, slot)
+            for slot in Slot
+            if slot != Slot.overlapped
+        }
         self._seen: dict[Hashable, int] = {}
         stages = schedule.virtual_stages
         self.segment_of = np.full((4, stages), -1, dtype=np.int32)
@@ -231,34 +235,47 @@ class _Library:
         first, last = v == 0, v == len(self._kinds) - 1
         key = slot, self._codes[v], first, last
         if key not in self._seen:
-            self._seen[key] = self._add(
-                (self._job_key, key), lambda: self._write(slot, self._kinds[v], first, last)
+            given = slot, self._kinds[v], first, last
+            held = self._parts.held.get(
+                (self._job_key[Slot.backward], key),
+                lambda: self._writer(Slot.backward)[0].held_bytes(*given),
             )
+            written_from = self._job_key[slot], key
+            self._seen[key] = self._add(written_from, lambda: self._write(*given), held)
         return self._seen[key]
 
-    def _add(self, key: Hashable, write: Callable[[], Written]) -> int:
-        """Number a segment of the plan, written now or before."""
+    def _add(
+        self,
+        key: Hashable,
+        write: Callable[[], Written],
+        held: tuple[float, float] | None = None,
+    ) -> int:
+        """Number a segment of the plan, written now or before, with the bytes that it holds."""
         written = self._parts.segments.get(key, write)
-        work_id = self._rows.merge(written.rows)[written.segment.work_id]
-        self.segments.append(replace(written.segment, work_id=work_id))
+        segment = written.segment
+        if held is not None:
+            segment = replace(segment, alloc_bytes=held[0], free_bytes=held[1])
+            written = Written(segment, written.rows)
+        work_id = self._rows.merge(written.rows)[segment.work_id]
+        self.segments.append(replace(segment, work_id=work_id))
         self.keys.append(key)
         self._written.append(written)
         return len(self.segments) - 1
 
     def _write(self, slot: Slot, kinds: Sequence[LayerKind], first: bool, last: bool) -> Written:
-        writer, every = self._writer()
+        writer, every = self._writer(slot)
         segment = writer.write(slot, kinds, first, last)
         rows, work_id = every.of(segment.work_id)
         return Written(replace(segment, work_id=work_id), rows)
 
-    def _writer(self) -> tuple[ChunkWriter, Rows]:
-        """The writer of segments of such jobs, and the table that it writes work into."""
+    def _writer(self, slot: Slot) -> tuple[ChunkWriter, Rows]:
+        """The writer of such passes of such jobs, and the table that it writes work into."""
 
         def new() -> tuple[ChunkWriter, Rows]:
             rows = Rows()
             return ChunkWriter(self._job, self._template, rows, self._columns), rows
 
-        return self._parts.writers.get(self._job_key, new)
+        return self._parts.writers.get(self._job_key[slot], new)
 
     def _overlap(self, schedule: Schedule) -> None:
         """Segments of the pairs that run together."""

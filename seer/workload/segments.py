@@ -96,11 +96,9 @@ def write_segment(
     name: str,
     rows: Rows,
     parts: Sequence[Part],
-    alloc_bytes: float,
-    free_bytes: float,
     prefetch: bool = True,
 ) -> Segment:
-    """Lay the parts one after another between two joins.
+    """Lay the parts one after another between two joins; what they hold is not known here.
 
     `prefetch`: a gather is issued before the reduction of the part before it.
     """
@@ -133,8 +131,8 @@ def write_segment(
         after=after,
         layer_first=first.astype(np.int32),
         layer_last=last.astype(np.int32),
-        alloc_bytes=alloc_bytes,
-        free_bytes=free_bytes,
+        alloc_bytes=0.0,
+        free_bytes=0.0,
     )
 
 
