@@ -150,3 +150,13 @@ def test_another_schedule_finds_its_segments_played():
     played = len(reuse.segments)
     evaluate(replace(job, parallelism=replace(job.parallelism, schedule="gpipe")), reuse)
     assert len(reuse.segments) == played
+
+
+def test_plans_that_recompute_or_shard_otherwise_share_their_forward_and_keep_their_answers():
+    reuse, written = Reuse(), []
+    choices = [("full", 2), ("none", 0), ("none", 2), ("selective", 1)]
+    for recompute, zero in choices:
+        job = jobs.job(tp=2, dp=2, zero=zero, training={"recompute": recompute})
+        assert evaluate(job, reuse) == evaluate(job)
+        written.append(len(reuse.parts.segments))
+    assert written == [2, 3, 4, 5]  # one forward, and a backward for each

@@ -103,8 +103,7 @@ def _add_slots(plan: Plan, slots: Slots, logical: Logical, labels: bool) -> None
     work, stream = np.empty(count, np.int32), np.zeros(count, np.int8)
     work[slots.enter] = plan.segment_row[slots.segment]
     written = [
-        (segment, here, slots.enter[here][:, None])
-        for segment, here in _written_slots(plan, slots)
+        (segment, here, slots.enter[here][:, None]) for segment, here in _written_slots(plan, slots)
     ]
     for segment, _, starts in written:
         at = starts + np.arange(len(segment))

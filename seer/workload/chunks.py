@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from itertools import groupby
 
 from seer.graph import FROM_HOST, TO_HOST, DType, OperatorKind, Pass
 from seer.graph.template import LayerTemplate
@@ -11,7 +10,7 @@ from seer.layers import LayerKind
 from seer.spec import Job
 from seer.workload.launches import Launches
 from seer.workload.memory import dense_and_expert, embedding_parameters, parameter_bytes, shards
-from seer.workload.offload import away_bytes, gradient_bytes, link_row, on_host, spans
+from seer.workload.offload import away_bytes, gradient_bytes, link_row, on_host, runs_of, spans
 from seer.workload.passes import GroupColumns, Operators, PassWriter, active_operators
 from seer.workload.program import Program, Rows
 from seer.workload.recompute import kept_by_operator
@@ -55,9 +54,8 @@ class ChunkWriter:
             return write_segment(name, self._rows, parts + self._scales(kinds, Pass.forward))
         if slot == Slot.weight_grad:
             return write_segment(name, self._rows, self._weight_parts(kinds))
-        weights = slot == Slot.backward
-        parts = [self._arrival(last), *self._backward_parts(kinds, first, last, weights)]
-        parts += self._scales(kinds, Pass.backward)
+        written = self._backward_parts(kinds, first, last, weights=slot == Slot.backward)
+        parts = [self._arrival(last), *written, *self._scales(kinds, Pass.backward)]
         prefetch = self._job.framework.backward_prefetch == "pre"
         return write_segment(name, self._rows, parts, prefetch)
 
@@ -68,7 +66,7 @@ class ChunkWriter:
         saved = self.saved_bytes(kinds, first, last)
         if slot == Slot.forward:
             return saved, 0.0
-        inputs = sum(run * self.layer(kind).weight_input_bytes for kind, run in _runs(kinds))
+        inputs = sum(run * self.layer(kind).weight_input_bytes for kind, run in runs_of(kinds))
         held = min(saved, inputs)
         if slot == Slot.weight_grad:
             return 0.0, held
@@ -157,7 +155,7 @@ class ChunkWriter:
         """Weight gradients that were put off; the head's stay with its input gradient."""
         parts: list[Part] = []
         number = len(kinds)
-        for kind, run in reversed(_runs(kinds)):
+        for kind, run in reversed(runs_of(kinds)):
             parts.append(Part(self._once("weights", kind, self._weights), run, number - 1, -1))
             number -= run
         return parts
@@ -276,7 +274,7 @@ class ChunkWriter:
 
     def _working_bytes(self, kinds: Sequence[LayerKind]) -> float:
         """What a backward holds beside what was saved: a recomputed layer, gathered weights."""
-        distinct = {kind for kind, _ in _runs(kinds)}
+        distinct = set(kinds)
         rerun = max((self._rerun_bytes(self.layer(k)) for k in distinct), default=0.0)
         if self._job.parallelism.zero < 3 or self._job.gathers_once:
             return rerun
@@ -370,7 +368,7 @@ class ChunkWriter:
         return Part(self._written(("arrival", at_the_end), write))
 
     def _scales(self, kinds: Sequence[LayerKind], passes: Pass) -> list[Part]:
-        layers = [(self.layer(kind), run) for kind, run in _runs(kinds)]
+        layers = [(self.layer(kind), run) for kind, run in runs_of(kinds)]
         count = scales_of(self._job, layers, passes)
 
         def write(program: Program) -> None:
@@ -400,8 +398,3 @@ class ChunkWriter:
         row = {"name": name, "kind": int(OperatorKind.memory), "variant": variant}
         row |= self._launches.columns(name, OperatorKind.memory, Pass.none)
         return self._rows.id_of(row | {"m": int(count), "n": 1, "hbm_bytes": hbm_bytes})
-
-
-def _runs(kinds: Sequence[LayerKind]) -> list[tuple[LayerKind, int]]:
-    """Consecutive equal layers, with their number."""
-    return [(kind, len(list(run))) for kind, run in groupby(kinds)]

@@ -39,6 +39,11 @@ class HostUpdate:
     from_host: int
 
 
+def runs_of(kinds: Sequence[LayerKind]) -> list[tuple[LayerKind, int]]:
+    """Consecutive equal layers, with their number."""
+    return [(kind, len(list(run))) for kind, run in groupby(kinds)]
+
+
 def spans(job: Job, kinds: Sequence[LayerKind]) -> list[tuple[LayerKind, bool, int]]:
     """Consecutive layers of one kind, whether their activations go to the host, and how many."""
     training = job.training

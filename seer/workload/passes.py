@@ -135,24 +135,23 @@ class PassWriter:
         items = operators.items
         coming = {at: program.copy_in(away[at]) for at in sorted(away, reverse=True)}
         if PER_OP in recomputed:
-            _wait_for(program, coming, tuple(coming))
+            program.wait_for_copies(coming, tuple(coming))
             for op, values in run_again(items):
                 row = self._row(op, values, Pass.forward)
                 if op.kind in COMMUNICATION:
                     program.communicate(row, op.group)
                 else:
                     program.compute(row)
-        position = len(items) - 1
-        waiting = set(recomputed)
+        position, waiting = len(items) - 1, set(recomputed)
         while position >= 0:
             op, values = items[position]
             again = recomputed_module(op, recomputed)
             if again in waiting:
                 waiting.remove(again)
                 read = [at for at in coming if recomputed_module(items[at][0], [again]) == again]
-                _wait_for(program, coming, read)
+                program.wait_for_copies(coming, read)
                 self.forward(program, operators, again)
-            _wait_for(program, coming, [position])
+            program.wait_for_copies(coming, [position])
             if _has_weight(op, values):
                 position = self._backward_gemm(program, items, position, weights)
                 continue
@@ -164,7 +163,7 @@ class PassWriter:
             elif self._has_backward(op, values):
                 program.compute(self._row(op, values, Pass.backward))
             position -= 1
-        _wait_for(program, coming, tuple(coming))
+        program.wait_for_copies(coming, tuple(coming))
 
     def _backward_gemm(self, program: Program, items: Items, position: int, weights: bool) -> int:
         """Input gradient, weight gradient and the collectives in front of the GEMM.
@@ -395,13 +394,6 @@ class PassWriter:
                 **communication_columns(kind, self._groups[group]),
             }
         )
-
-
-def _wait_for(program: Program, coming: dict[int, int], places: Sequence[int]) -> None:
-    """Let the next compute operator wait for the copies of these places that none waited for."""
-    for at in places:
-        if at in coming:
-            program.wait_for(coming.pop(at))
 
 
 def _has_weight(op: TemplateOperator, values: Mapping[str, float]) -> bool:

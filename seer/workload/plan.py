@@ -213,7 +213,7 @@ class _Library:
         self._written: list[Written] = []
         self._kinds, self._codes = virtual_stage_kinds(job), virtual_stage_codes(job)
         self._job, self._template, self._columns = job, template, columns
-        self._job_key = {
+        self._job_key: dict[Slot, Hashable] = {
             slot: parts.key_of(job, template, columns, slot)
             for slot in Slot
             if slot != Slot.overlapped

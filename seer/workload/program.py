@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -187,6 +187,12 @@ class Program:
     def wait_for(self, index: int) -> None:
         """Let the next compute operator wait for a copy."""
         self._pending.append([index, 0])
+
+    def wait_for_copies(self, coming: dict[int, int], places: Iterable[int]) -> None:
+        """Let the next compute operator wait for those of these places that none waited for yet."""
+        for at in places:
+            if at in coming:
+                self.wait_for(coming.pop(at))
 
     @cached_property
     def laid(self) -> Laid:
