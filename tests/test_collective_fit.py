@@ -227,6 +227,16 @@ def test_one_series_alone_has_no_held_out_error_and_borrows_the_pooled_spread():
     assert curves["all_gather"].spread.same_scale == curves["all_reduce"].spread.same_scale
 
 
+def test_small_messages_of_which_nothing_is_known_are_as_uncertain_as_the_rest() -> None:
+    # Two sweeps of large messages alone tell a spread; a third has small ones too.
+    large = [size for size in SIZES if size >= 1 << 20]
+    pair = [sweep(b_time, sizes=large), sweep(lambda s: 1.1 * b_time(s), series="b", sizes=large)]
+    lone = sweep(b_time, collective="all_gather")
+    curves = {c.collective: c for c in fit_collectives([*pair, lone])}
+    known = curves["all_reduce"].spread.same_scale
+    assert curves["all_gather"].evaluate(1024.0, 8).spread >= known > 0
+
+
 def test_the_word_alltoall_is_understood_and_unknown_words_are_left_out():
     tables = [sweep(b_time, collective="alltoall"), sweep(b_time, collective="gossip")]
     assert [c.collective for c in fit_collectives(tables)] == ["all_to_all"]

@@ -15,7 +15,7 @@ The error is cross-validated by whole series: a series is judged by the curve wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +85,7 @@ def fit_collectives(
         _residuals(curve, group, alike[key])
         for curve, (key, group) in zip(drafts, groups.items(), strict=True)
     ]
-    pooled = _spread([r for rows in residuals for r in rows], CollectiveSpread())
+    pooled = _filled(_spread([r for rows in residuals for r in rows], CollectiveSpread()))
     main = tuple(
         replace(curve, spread=_spread(rows, pooled), info=_info(curve, group, rows, date, licence))
         for curve, group, rows in zip(drafts, groups.values(), residuals, strict=True)
@@ -258,6 +258,16 @@ def _spread(residuals: Sequence[Residual], otherwise: CollectiveSpread) -> Colle
         other_scale=of("scale", LARGE_BYTES, np.inf, otherwise.other_scale),
         beyond=of("sizes", 0, np.inf, otherwise.beyond),
     )
+
+
+def _filled(pooled: CollectiveSpread) -> CollectiveSpread:
+    """What no hidden sweep of a machine tells is as wide as the widest that one does tell.
+
+    All of it stays unknown where nothing is told.
+    """
+    known = asdict(pooled)
+    widest = float(np.fmax.reduce(list(known.values())))
+    return CollectiveSpread(**{n: v if np.isfinite(v) else widest for n, v in known.items()})
 
 
 def _info(
