@@ -148,13 +148,6 @@ def fit(
         from seer.cli.from_run import fit_from_runs
 
         return fit_from_runs(from_run, calibration_name, out, name, law.value, json, output)
-    if not measurements:
-        what = "there is nothing to fit: no measurements are named"
-        raise UsageError(what, hint="seer fit gemm.csv -o my-gpu.json, or --from-run JOB=TIME")
-    if plot:
-        from seer.reports.curve_plot import check_target
-
-        check_target(plot)
     logs: dict[str, Any] = {
         "fabric": fabric or "",
         "node_fabric": node_fabric or "",
@@ -170,7 +163,7 @@ def fit(
         "calibration": calibration_name,
         "plot": plot,
     }
-    _fit_files(measurements, out, options, logs, _day(date), json, output)
+    _fit_files(measurements or [], out, options, logs, _day(date), json, output)
 
 
 def _fit_files(
@@ -183,6 +176,13 @@ def _fit_files(
     output: Output,
 ) -> None:
     """Reads, fits, writes and shows."""
+    if not measurements:
+        what = "there is nothing to fit: no measurements are named"
+        raise UsageError(what, hint="seer fit gemm.csv -o my-gpu.json, or --from-run JOB=TIME")
+    if options["plot"]:
+        from seer.reports.curve_plot import check_target
+
+        check_target(options["plot"])
     from seer.fit import too_few
     from seer.readers import read_calibration
     from seer.readers.calibration_file import write_calibration
