@@ -56,27 +56,33 @@ def to_json(forecast: Forecast, spec: Mapping[str, Any] | None = None) -> dict[s
         },
         "coverage": dict(forecast.coverage),
         "operators": forecast.operators,
-        "provenance": {
-            "version": seer.__version__,
-            "inputs": {name: _sha256(value) for name, value in _inputs(job).items()},
-            "calibration": {
-                "name": forecast.calibration.name,
-                "device": forecast.calibration.device,
-                "date": forecast.calibration.date,
-                "burst": forecast.calibration.burst,
-                "sha256": forecast.calibration.sha256 or None,
-            },
-            "layer_template": {
-                "name": PurePath(job.layer_template).name,
-                "sha256": _template_sha256(job),
-            },
-            "framework": job.framework.name,
-            "host": host_model(job),
-            "rank": forecast.rank,
-        },
+        "provenance": _provenance(forecast),
         "notes": [*job.notes, *(f"cluster {job.cluster.name}: {n}" for n in job.cluster.notes)],
         "warnings": list(forecast.warnings),
         **({"spec": dict(spec)} if spec is not None else {}),
+    }
+
+
+def _provenance(forecast: Forecast) -> dict[str, Any]:
+    """What the forecast was made from."""
+    job = forecast.job
+    return {
+        "version": seer.__version__,
+        "inputs": {name: _sha256(value) for name, value in _inputs(job).items()},
+        "calibration": {
+            "name": forecast.calibration.name,
+            "device": forecast.calibration.device,
+            "date": forecast.calibration.date,
+            "burst": forecast.calibration.burst,
+            "sha256": forecast.calibration.sha256 or None,
+        },
+        "layer_template": {
+            "name": PurePath(job.layer_template).name,
+            "sha256": _template_sha256(job),
+        },
+        "framework": job.framework.name,
+        "host": host_model(job),
+        "rank": forecast.rank,
     }
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from seer.errors import InfeasibleError
 from seer.graph import DType
+from seer.model import ModelSpec
 from seer.spec import Job
 from seer.workload.shapes import matrix_type, role_variants
 
@@ -13,7 +14,6 @@ from seer.workload.shapes import matrix_type, role_variants
 def template_values(job: Job) -> dict[str, float]:
     """The numbers that a layer template may name: shapes, parallel sizes, framework switches."""
     model, training, parallelism = job.model, job.training, job.parallelism
-    mla = model.mla
     return (
         {
             "micro_batch": training.micro_batch,
@@ -21,21 +21,7 @@ def template_values(job: Job) -> dict[str, float]:
             "dtype_bytes": DType[training.storage].size_bytes,
             "matrix_bytes": matrix_type(training.precision).size_bytes,
             "routing_imbalance": imbalance(job),
-            "hidden": model.hidden,
-            "heads": model.heads,
-            "kv_heads": model.kv_heads,
-            "head_dim": model.head_dim,
-            "ffn": model.ffn_hidden,
-            "vocab": model.vocab,
-            "experts": model.experts,
-            "top_k": model.top_k,
-            "expert_ffn": model.expert_ffn_hidden,
-            "shared_ffn": model.shared_ffn_hidden,
-            "q_lora_rank": mla.q_lora_rank if mla else 0,
-            "kv_lora_rank": mla.kv_lora_rank if mla else 0,
-            "qk_nope_head_dim": mla.qk_nope_head_dim if mla else 0,
-            "qk_rope_head_dim": mla.qk_rope_head_dim if mla else 0,
-            "v_head_dim": mla.v_head_dim if mla else 0,
+            **_widths(model),
             "window": 0,
             "gated": float(model.gated),
             "clamped": float(model.activation == "clamped_swiglu"),
@@ -64,6 +50,28 @@ def template_values(job: Job) -> dict[str, float]:
         | casts(job)
         | overlapped_shares(job)
     )
+
+
+def _widths(model: ModelSpec) -> dict[str, float]:
+    """The sizes of a model's layers."""
+    mla = model.mla
+    return {
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "ffn": model.ffn_hidden,
+        "vocab": model.vocab,
+        "experts": model.experts,
+        "top_k": model.top_k,
+        "expert_ffn": model.expert_ffn_hidden,
+        "shared_ffn": model.shared_ffn_hidden,
+        "q_lora_rank": mla.q_lora_rank if mla else 0,
+        "kv_lora_rank": mla.kv_lora_rank if mla else 0,
+        "qk_nope_head_dim": mla.qk_nope_head_dim if mla else 0,
+        "qk_rope_head_dim": mla.qk_rope_head_dim if mla else 0,
+        "v_head_dim": mla.v_head_dim if mla else 0,
+    }
 
 
 def overlapped_shares(job: Job) -> dict[str, float]:
