@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from measured import attentions
 from test_cost_price import ATTENTION, one
 
+from seer.calibration import AttentionCurve
 from seer.fit import fit_calibration
 from seer.graph import Origin, Pass
 
@@ -45,3 +48,17 @@ def test_backward_without_a_forward_of_its_kernel_is_never_a_backward_times_a_ra
     )
 
     assert large.time_s[0] == pytest.approx(law(3.0, 256), rel=0.05)
+
+
+def test_training_takes_no_time_for_a_cache_that_the_measured_call_wrote() -> None:
+    """The call by its name is what was measured; what trains is the kernel within it."""
+    plain = fit_calibration([attentions()], "lab")
+    (curve,) = [c for c in plain.curves if isinstance(c, AttentionCurve)]
+    writes = replace(curve, floor=replace(curve.floor, write_s=1e-11))
+    calibration = replace(plain, curves=(writes,))
+    shape = {"m": 3000, "n": 3000}
+    trained = one({**ATTENTION, "variant": "flash"}, calibration, **shape)
+    called = one({**ATTENTION, "variant": curve.kernel}, calibration, **shape)
+
+    assert trained.time_s[0] == pytest.approx(law(1.0, 128), rel=0.02)
+    assert called.time_s[0] - trained.time_s[0] == pytest.approx(1e-11 * 3000 * 512, rel=0.05)

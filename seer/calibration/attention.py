@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,12 @@ class AttentionCurve:
     def kind(self) -> str:
         """The operator kind that the curve answers for."""
         return "attention"
+
+    def in_training(self) -> AttentionCurve:
+        """The kernel alone: training keeps no cache that keys and values were written into."""
+        if not self.floor.write_s:
+            return self
+        return replace(self, floor=replace(self.floor, write_s=0.0))
 
     def head_sizes(self, causal: bool | None = None) -> Floats:
         """Head sizes measured, with one mask or with any."""

@@ -69,6 +69,8 @@ def price_attention(
     if not curves:
         assume(work, rows, cluster, sheet, "there is no attention curve")
         return
+    measured = {c.kernel for _, c in curves}
+    training = [(i, c.in_training()) for i, c in curves]  # unless a row names the call measured
     variants = np.array([work.variant[i] for i in rows.tolist()], object)
     backward = np.isin(work.train_pass[rows], (Pass.backward, Pass.dgrad, Pass.wgrad))
     slides = ~work.causal[rows].astype(bool) & (work.n[rows] < work.m[rows])
@@ -76,7 +78,8 @@ def price_attention(
     keys = np.stack([work.causal[rows], backward, work.dtype[rows], window], axis=1)
     for variant in sorted(set(variants.tolist())):
         ratio = next((r for r in calibration.kernel_ratios if r.kernel == variant), None)
-        pool = _family(curves, ratio.of if ratio else variant, sheet)
+        theirs = curves if variant in measured else training
+        pool = _family(theirs, ratio.of if ratio else variant, sheet)
         own = np.where((variants == variant)[:, None], keys.astype(np.int64), -1)
         for key in np.unique(own, axis=0).tolist():
             causal, is_backward, dtype, keys_seen = key
@@ -84,7 +87,7 @@ def price_attention(
                 mine = rows[(own == key).all(axis=1)]
                 asked = Asked(mine, _shapes(work, mine), causal > 0, keys_seen, is_backward > 0)
                 suited = _suited(pool, DType(dtype).name, asked, sheet)
-                _price(asked, suited, _of(curves, asked), ratios, sheet)
+                _price(asked, suited, _of(theirs, asked), ratios, sheet)
                 _hold_window(asked, pool, DType(dtype).name, sheet)
                 if ratio:
                     _other_kernel(asked, ratio, sheet)
