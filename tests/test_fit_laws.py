@@ -20,6 +20,7 @@ from seer.calibration import (
     MemoryCurve,
 )
 from seer.calibration.attention_shapes import AttentionShapes
+from seer.calibration.device import MeasuredDevice
 from seer.calibration.laws import LAWS
 from seer.calibration.lines import Lines
 from seer.fit import fit_calibration, fit_measurements
@@ -105,6 +106,19 @@ def test_fewer_tokens_than_were_measured_never_take_longer_than_the_fewest() -> 
 
     assert (np.diff(found.time_s) > 0).all()
     assert found.origin[0] == Origin.extrapolated
+
+
+def test_rates_of_a_law_are_held_to_the_data_sheet_of_the_device_that_was_measured() -> None:
+    """Times of 100 TFLOP/s, said to be of a device of 80: 80, and the rest is fitted again."""
+    sheet = MeasuredDevice(3.35e12, peak_flop_per_s={"bf16": 8e13, "fp8": 1.6e14})
+    (held,) = fit_measurements([experts()], "lab", devices={"lab": sheet})
+    (free,) = fit_measurements([experts()], "lab")
+    assert isinstance(held, LawCurve)
+    assert isinstance(free, LawCurve)
+    assert free.parameters["flop_per_s"] == pytest.approx(1e14, rel=0.1)
+    assert held.parameters["flop_per_s"] == 8e13
+    assert sheet.peak_of("fp8_block") == 1.6e14
+    assert sheet.peak_of("int4") == float("inf")
 
 
 def test_a_robust_average_is_not_moved_by_one_line_that_is_five_times_off() -> None:

@@ -82,7 +82,7 @@ def fit_measurements(
     keys = POLYNOMIAL_KEYS if form == "polynomial" else KEYS
     tables = {kind: of_kind(own, kind, device) for kind in KEYS}
     jobs = [(kind, part) for kind, table in tables.items() if table for part in parts(table, keys)]
-    fitting = Fitting(form, licence, date, _multiprocessors(device, devices))
+    fitting = Fitting(form, licence, date, _multiprocessors(device, devices), devices)
     tasks = own_tasks(jobs, relatives, device, fitting)
     laws = [] if form == "polynomial" else list(law_tasks(own, relatives, device, fitting))
     found = [*chain(*run_tasks([*tasks, *laws], processes, progress))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from seer.calibration import Lines, Measurements
-from seer.calibration.laws import LAWS, LawCurve, Shape, key_text
+from seer.calibration.device import MeasuredDevice
+from seer.calibration.gemm import ELEMENT_BYTES
+from seer.calibration.laws import LAWS, Law, LawCurve, Shape, key_text
 from seer.fit.choice import Choice, averaged, best_choice
 from seer.fit.describe import describe
 from seer.fit.tables import labelled
@@ -75,8 +77,17 @@ def law_parts(table: Measurements) -> Iterator[Measurements]:
             yield table.where(rows)
 
 
-def fit_law(table: Measurements, form: str, licence: Callable[[str], str], date: str) -> LawCurve:
-    """Fit one curve; whole shapes with all their token counts are hidden to judge it."""
+def fit_law(
+    table: Measurements,
+    form: str,
+    licence: Callable[[str], str],
+    date: str,
+    device: MeasuredDevice | None = None,
+) -> LawCurve:
+    """Fit one curve; whole shapes with all their token counts are hidden to judge it.
+
+    `device` is the one that was measured: its data sheet bounds the rates that are fitted.
+    """
     law = LAWS[LAW_OF[table.kind]]
     x = {name: np.asarray(table[name], np.float64) for name in law.columns}
     blank = LawCurve(
@@ -89,9 +100,10 @@ def fit_law(table: Measurements, form: str, licence: Callable[[str], str], date:
         spread=spread_from(np.zeros(0), np.zeros(0)),
     )
     together, groups = _groups(x, table.kind)
-    choice, log_error, distance = _choose(blank, x, table.time_s, groups, form)
+    most = _most(table, device)
+    choice, log_error, distance = _choose(blank, x, table.time_s, groups, form, most)
     error = held_out_summary(log_error, distance, groups, f"whole ({', '.join(together)})")
-    plain = _fit(blank, x, table.time_s, form)
+    plain = _fit(blank, x, table.time_s, form, most)
     return replace(
         _chosen((plain, _stepped(plain, x, table.time_s, form)), choice),
         info=describe(table, form, licence, date, law.columns, error),
@@ -109,16 +121,37 @@ def _groups(x: Shape, kind: str) -> tuple[tuple[str, ...], NDArray[np.intp]]:
     return names, groups.reshape(-1)
 
 
+def _most(table: Measurements, device: MeasuredDevice | None) -> dict[str, float]:
+    """What the rates of a law of experts are at most: peak FLOP/s and memory bandwidth.
+
+    The law counts two bytes for each weight; those of 8 and 4 bits are read in less time.
+    """
+    if table.kind != "experts" or device is None:
+        return {}
+    dtype = str(table["dtype"][0])
+    weights = device.hbm_bytes_per_s * 2.0 / ELEMENT_BYTES[dtype]
+    return {
+        "flop_per_s": device.peak_of(dtype),
+        "weight_bytes_per_s": weights,
+        "bytes_per_s": device.hbm_bytes_per_s,
+    }
+
+
 def _choose(
-    blank: LawCurve, x: Shape, time_s: Floats, groups: NDArray[np.intp], form: str
+    blank: LawCurve,
+    x: Shape,
+    time_s: Floats,
+    groups: NDArray[np.intp],
+    form: str,
+    most: Mapping[str, float],
 ) -> tuple[Choice, Floats, Floats]:
     """The way of averaging with the least held-out error, that error, and the distances."""
     law = LAWS[blank.law]
-    whole = _fit(blank, x, time_s, form)  # its parameters are where the others start
+    whole = _fit(blank, x, time_s, form, most)  # its parameters are where the others start
 
     def draft(seen: Mask) -> Both:
         there = _where(x, seen)
-        plain = _fit(whole, there, time_s[seen], form)
+        plain = _fit(whole, there, time_s[seen], form, most)
         return plain, _stepped(plain, there, time_s[seen], form)
 
     def miss(
@@ -146,23 +179,46 @@ def _where(x: Shape, rows: Mask | NDArray[np.intp]) -> dict[str, Floats]:
     return {name: values[rows] for name, values in x.items()}
 
 
-def _fit(blank: LawCurve, x: Shape, time_s: Floats, form: str) -> LawCurve:
-    """Parameters by robust least squares in log time, then the residual on lines."""
+def _fit(
+    blank: LawCurve, x: Shape, time_s: Floats, form: str, most: Mapping[str, float]
+) -> LawCurve:
+    """Parameters by robust least squares in log time, then the residual on lines.
+
+    Those that come out above `most` are held there and the others fitted again: few tokens do not
+    tell the rate of large products from the rows and widths that reach it, and any pair of numbers
+    with the same quotient would do.
+    """
     law = LAWS[blank.law]
-    names = list(law.start)
     pick = np.linspace(0, len(time_s) - 1, min(_SAMPLE, len(time_s))).astype(int)
     sample, target = _where(x, pick), np.log(time_s[pick])
+    held: dict[str, float] = {}
+    found = _least_squares(law, sample, target, dict(blank.parameters), held)
+    while above := {name: limit for name, limit in most.items() if found[name] > limit}:
+        held |= above
+        found = _least_squares(law, sample, target, {**found, **held}, held)
+    found = {name: float(f"{found[name]:.6g}") for name in law.start}
+    return _with_lines(replace(blank, parameters=found), x, time_s, form)
+
+
+def _least_squares(
+    law: Law,
+    x: Shape,
+    target: Floats,
+    start: Mapping[str, float],
+    held: Mapping[str, float],
+) -> dict[str, float]:
+    """The parameters of a law that are not `held`, nearest to logarithms of time."""
+    names = [name for name in law.start if name not in held]
 
     def parameters(values: Floats) -> dict[str, float]:
-        return dict(zip(names, np.exp(np.clip(values, -80, 60)).tolist(), strict=True))
+        free = np.exp(np.clip(values, -80, 60)).tolist()
+        return {**dict(zip(names, free, strict=True)), **held}
 
     def off(values: Floats) -> Floats:
-        return np.asarray(np.log(law.time_s(sample, parameters(values))) - target)
+        return np.asarray(np.log(law.time_s(x, parameters(values))) - target)
 
-    start = np.log([blank.parameters[name] for name in names])
-    best = least_squares(off, start, loss="soft_l1", f_scale=0.1, max_nfev=40).x
-    found = {name: float(f"{value:.6g}") for name, value in parameters(best).items()}
-    return _with_lines(replace(blank, parameters=found), x, time_s, form)
+    first = np.log([start[name] for name in names])
+    return parameters(least_squares(off, first, loss="soft_l1", f_scale=0.1, max_nfev=40).x)
 
 
 def _stepped(plain: LawCurve, x: Shape, time_s: Floats, form: str) -> LawCurve:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from seer.calibration import Curve, Measurements
+from seer.calibration.device import MeasuredDevice
 from seer.fit.attention import fit_attention
 from seer.fit.gemm import Bases, fit_gemm
 from seer.fit.laws import LAW_OF, fit_law, law_parts
 from seer.fit.lend import lent_law
 from seer.fit.lend_gemm import sibling_of
 from seer.fit.memory import fit_memory
-from seer.fit.names import stem_of
+from seer.fit.names import device_key, stem_of
 from seer.fit.polynomial import fit_polynomial
 from seer.fit.tables import KEYS, POLYNOMIAL_KEYS, of_kind
 from seer.fit.tasks import Licence, Task
@@ -27,6 +28,7 @@ class Fitting:
     licence: Licence
     date: str
     multiprocessors: int
+    devices: Mapping[str, MeasuredDevice] = field(default_factory=dict)
 
 
 def own_tasks(
@@ -80,13 +82,16 @@ def law_tasks(
         table, whose = of_kind(own, kind, device), ""
         if table is None and (table := of_kind(relatives, kind, device)):
             whose = stem_of(table.file.split(", ")[0])
+        known = fitting.devices.get(device_key(whose or device, fitting.devices))
         for part in law_parts(table) if table else ():
-            run = partial(_fit_law, part, fitting, whose)
+            run = partial(_fit_law, part, fitting, whose, known)
             yield Task(f"{kind} {part['stack'][0]}", 3 * len(part), run)
 
 
-def _fit_law(part: Measurements, fitting: Fitting, whose: str) -> tuple[Curve, ...]:
-    curve = fit_law(part, fitting.form, fitting.licence, fitting.date)
+def _fit_law(
+    part: Measurements, fitting: Fitting, whose: str, measured_on: MeasuredDevice | None
+) -> tuple[Curve, ...]:
+    curve = fit_law(part, fitting.form, fitting.licence, fitting.date, measured_on)
     return (lent_law(curve, whose) if whose else curve,)
 
 

@@ -162,6 +162,7 @@ def read_measured_devices() -> dict[str, MeasuredDevice]:
             int(v.get("multiprocessors", 0)),
             str(v.get("chip", "")),
             float(v.get("bf16_flop_per_s", 0.0)),
+            {dtype: float(peak) for dtype, peak in v.get("peak_flop_per_s", {}).items()},
         )
         for key, v in value["devices"].items()
     }
