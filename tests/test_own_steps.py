@@ -6,20 +6,24 @@ import importlib
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+
+from seer.validate.factors import KNOTS, Response
 
 own_steps = importlib.import_module("seer.validate.own_steps")  # its function has its name
 
 
-def member(number: int, cold_s: float, factor: float) -> tuple[SimpleNamespace, SimpleNamespace]:
+def member(number: int, cold_s: float, factor: float) -> tuple[SimpleNamespace, Response]:
     """A run whose step takes `factor` times its cold forecast, all of it matrix products."""
     job = SimpleNamespace(
         cluster=SimpleNamespace(device=SimpleNamespace(name="chip")),
         training=SimpleNamespace(precision="bf16"),
+        model=SimpleNamespace(experts=0),
     )
     run = SimpleNamespace(id=str(number), group="lab", job=job, published_s=factor * cold_s)
-    line = SimpleNamespace(at=lambda f: f * cold_s, meets=lambda s: s / cold_s)
-    return run, line
+    knots = np.array(KNOTS, float)
+    return run, Response(knots, knots * cold_s)
 
 
 @pytest.fixture
@@ -27,20 +31,29 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_steps, "response", lambda line: line)
 
 
-@pytest.mark.usefixtures("lines")
-@pytest.mark.parametrize(("steps", "spread"), [(1, 0.06), (3, 0.03)])
-def test_a_system_that_is_as_far_off_everywhere_is_forecast_exactly(
-    steps: int, spread: float
-) -> None:
-    # one step does not tell how runs differ: its interval is as wide as clusters differ
+def a_system_20_percent_slow(steps: int) -> float:
+    """Half the log width of the interval of its forecasts, which meet the measurements."""
+    colds = [1.0, 2.0, 3.0, 5.0, 8.0]
     rows, skipped = own_steps.own_steps(
-        [member(i, cold_s, 1.2) for i, cold_s in enumerate([1.0, 2.0, 3.0, 5.0, 8.0])], steps
+        [member(i, cold_s, 1.2) for i, cold_s in enumerate(colds)], steps
     )
     assert not skipped
+    halves = []
     for row in rows:
-        assert row.forecast_s == pytest.approx(row.run.published_s)
+        # one is taken as it is; three are drawn to what systems are by a few thousandths
+        assert row.forecast_s == pytest.approx(
+            row.run.published_s, rel=1e-9 if steps == 1 else 5e-3
+        )
         assert row.interval_s is not None
-        assert math.log(row.interval_s[1] / row.forecast_s) == pytest.approx(1.6449 * spread)
+        halves.append(math.log(row.interval_s[1] / row.forecast_s))
+    assert max(halves) == pytest.approx(min(halves))
+    return halves[0]
+
+
+@pytest.mark.usefixtures("lines")
+def test_a_system_that_is_as_far_off_everywhere_is_forecast_as_far_off() -> None:
+    # one step does not tell whether it is a run like the others: three are surer
+    assert a_system_20_percent_slow(3) < a_system_20_percent_slow(1)
 
 
 @pytest.mark.usefixtures("lines")
