@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seer.graph.operator_graph import csr
+
 Kernel = Callable[..., Any]
 
 # What a damaged, vanished or unwritable cache raises, at load or at save.
@@ -130,10 +132,7 @@ def sweep_in_order(
 def grouped(
     row: NDArray[np.integer], value: NDArray[np.integer], rows: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """CSR of `value` (int[n]) by `row` (int[n], below `rows`), the order within a row kept.
-
-    Pointer int64[rows + 1] and the values, int32[n]; compiled where that is worth it.
-    """
+    """As `seer.graph.operator_graph.csr`, compiled where that is worth it."""
     for cache in (True, False) if worth_it(len(row)) else ():
         pointer, found = np.zeros(rows + 2, np.int64), np.empty(len(row), np.int32)
         try:
@@ -143,9 +142,7 @@ def grouped(
         except _CACHE_ERRORS:
             continue
         return pointer[:-1], found
-    pointer = np.zeros(rows + 1, np.int64)
-    np.cumsum(np.bincount(row, minlength=rows), out=pointer[1:])
-    return pointer, value[np.argsort(row, kind="stable")].astype(np.int32)
+    return csr(row, value, rows)
 
 
 def run_linked(functions: tuple[Kernel, ...], arguments: tuple[Any, ...]) -> bool:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from seer.calibration import Calibration
+from seer.calibration import ARCHITECTURES, Calibration
 from seer.cost.physics import peak_flop_per_s
 from seer.graph import MATRIX
 from seer.spec import Job
@@ -75,9 +75,6 @@ class Factor:
 
 
 NO_FACTOR = Factor(1.0, 0.0, "")
-
-ARCHITECTURES = ("dense", "experts")
-"""What a factor may be declared for alone."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from seer import cost
 from seer.calibration import Calibration
+from seer.calibration.estimate import NORMAL_90
 from seer.caveats import caveats
 from seer.clocks import Demand, Factor, declared_factor, demand_of
 from seer.cost.links import shared_links
@@ -33,9 +34,6 @@ from seer.workload import (
     unfold,
 )
 from seer.workload.transfers import transfer_overhead_s
-
-NORMAL_90 = 1.6449
-"""Half-width of the central 90 % of a normal distribution, in standard deviations."""
 
 CLUSTER_SPREAD = 0.06
 """Standard deviation of log(time) between clusters of one GPU model that run the same plan.

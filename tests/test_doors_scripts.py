@@ -288,3 +288,9 @@ def test_a_command_that_is_handed_over_as_a_text_ends_where_its_shell_ends_it(
 def test_a_text_that_evaluates_itself_ends(tmp_path: Path) -> None:
     job = opened(tmp_path, f"eval='eval $eval'\neval $eval\nsrun --ntasks=16 x.py {FLAGS}\n")
     assert job.gpus == 16
+
+
+def test_plain_commands_are_no_calls_that_are_counted(tmp_path: Path) -> None:
+    """The limit is one of calls: a long script still calls its function at the end."""
+    script = "echo x\n" * 1_100 + f"go() {{\nsrun --ntasks=16 x.py {FLAGS}\n}}\ngo\n"
+    assert opened(tmp_path, script).gpus == 16

@@ -2,7 +2,14 @@
 
 from seer.calibration.accumulate import ACCUMULATES, AccumulateShare
 from seer.calibration.attention import AttentionCurve, BackwardRatio
-from seer.calibration.calibration import FAMILIES, SCHEMA, Calibration, Curve, KernelRatio
+from seer.calibration.calibration import (
+    ARCHITECTURES,
+    FAMILIES,
+    SCHEMA,
+    Calibration,
+    Curve,
+    KernelRatio,
+)
 from seer.calibration.collective import CollectiveCurve
 from seer.calibration.estimate import CurveInfo, Estimate, Spread
 from seer.calibration.gemm import GemmCurve, Roofline
@@ -14,6 +21,7 @@ from seer.calibration.polynomial import PolynomialCurve
 
 __all__ = [
     "ACCUMULATES",
+    "ARCHITECTURES",
     "FAMILIES",
     "SCHEMA",
     "AccumulateShare",

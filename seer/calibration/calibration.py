@@ -64,6 +64,10 @@ class KernelRatio:
     of: str = "flash"
 
 
+ARCHITECTURES = ("dense", "experts")
+"""Kinds of models that a factor may be declared for alone."""
+
+
 @dataclass(frozen=True)
 class Calibration:
     """How fast things run on one machine.

@@ -13,7 +13,7 @@ from seer.calibration import attention_shapes, gemm, laws
 from seer.calibration.accumulate import AccumulateShare
 from seer.calibration.attention import AttentionCurve, BackwardRatio
 from seer.calibration.attention_shapes import PLACE_SCALE
-from seer.calibration.calibration import Calibration, Curve
+from seer.calibration.calibration import ARCHITECTURES, Calibration, Curve
 from seer.calibration.collective import COLLECTIVES, CollectiveCurve
 from seer.calibration.gemm import BATCHED_SCALE, GemmCurve
 from seer.calibration.laws import LAWS, LawCurve
@@ -85,7 +85,7 @@ def _check_factor(entry: Mapping[str, Any]) -> None:
     else:
         _number("value", entry["value"], LOWEST_FACTOR, HIGHEST_FACTOR)
     _number("spread", entry["spread"], 0.0, 2.0)
-    if entry.get("architecture", "dense") not in ("dense", "experts"):
+    if entry.get("architecture", "dense") not in ARCHITECTURES:
         raise _Damaged("its architecture is neither 'dense' nor 'experts'")
     for key in ("precisions", "rows"):
         if not isinstance(entry[key], list | tuple) or not all(

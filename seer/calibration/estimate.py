@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from seer.graph import Origin
 
+NORMAL_90 = 1.6449
+"""Half-width of the central 90 % of a normal distribution, in standard deviations."""
+
 _ON_A_POINT = 1e-6
 """A query nearer than this to a measured point (in logarithms) is that point."""
 

@@ -28,7 +28,7 @@ def fit_from_runs(
     """Make the factor, report it, and write the calibration that declares it."""
     from dataclasses import replace
 
-    from seer.clocks import ARCHITECTURES
+    from seer.calibration import ARCHITECTURES
     from seer.readers import read_calibration
     from seer.readers.calibration_file import write_calibration
     from seer.units import format_seconds

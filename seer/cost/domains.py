@@ -52,10 +52,13 @@ def hold_domains(
         return
     rows = rows[work.kind[rows] != OperatorKind.send_recv]
     for other in comparable(size, built):
-        mine = np.array([row for row in rows.tolist() if _moved(work, row, size, other)], np.int64)
-        if not len(mine):
+        placed = [(row, _placed(work, row, size, other)) for row in rows.tolist()]
+        moved = [(row, *place) for row, place in placed if place]
+        if not moved:
             continue
-        asked = _in_domains(work, mine, size, other)
+        mine = np.array([row for row, _, _ in moved], np.int64)
+        nodes, share = [nodes for _, nodes, _ in moved], [share for _, _, share in moved]
+        asked = _lying_over(work, mine, nodes, share, other)
         there = Sheet.blank(len(mine))
         price(asked, np.arange(len(mine)), with_domain(cluster, other), there)
         larger = other > size
@@ -81,8 +84,9 @@ def hold_packing(
             asked += [(row, nodes) for nodes in _fewer(work, row, size)]
     if not asked:
         return
-    mine = np.array([row for row, _ in asked], np.int64)
-    table = _with_nodes(work, mine, [nodes for _, nodes in asked], size)
+    mine, over = np.array([row for row, _ in asked], np.int64), [nodes for _, nodes in asked]
+    share = [int(work.group_ranks[row]) / nodes / size for row, nodes in asked]
+    table = _lying_over(work, mine, over, share, size)
     there = Sheet.blank(len(mine))
     price(table, np.arange(len(mine)), cluster, there)
     for i, row in enumerate(mine.tolist()):
@@ -106,20 +110,6 @@ def _fewer(work: WorkTable, row: int, size: int) -> list[int]:
             found.append(fewest)
         fewest *= 2
     return found
-
-
-def _with_nodes(work: WorkTable, rows: Rows, nodes: list[int], size: int) -> WorkTable:
-    """These rows, each over so many domains of `size` GPUs."""
-    asked = work.take(rows)
-    ranks = asked.group_ranks.tolist()
-    share = np.array([n / m / size for n, m in zip(ranks, nodes, strict=True)])
-    spans = tuple(
-        _span(work.span_of(row), m, n, size)
-        for row, n, m in zip(rows.tolist(), ranks, nodes, strict=True)
-    )
-    given = spans if any(span is not None for span in spans) else ()
-    many = np.array(nodes, np.int32)
-    return replace(asked, group_nodes=many, nic_share=share, span=given)
 
 
 def _take(sheet: Sheet, rows: Rows, there: Sheet, which: Rows) -> None:
@@ -194,22 +184,21 @@ def _placed(work: WorkTable, row: int, size: int, other: int) -> tuple[int, floa
     return (ranks, min(1.0, share * times / here)) if times % here == 0 else None
 
 
-def _moved(work: WorkTable, row: int, size: int, other: int) -> bool:
-    return _placed(work, row, size, other) is not None
-
-
-def _in_domains(work: WorkTable, rows: Rows, size: int, other: int) -> WorkTable:
-    """These rows of the table, placed in domains of `other` GPUs."""
+def _lying_over(
+    work: WorkTable, rows: Rows, nodes: list[int], share: list[float], domain: int
+) -> WorkTable:
+    """These rows of the table, each over so many domains of `domain` GPUs, with its NIC share."""
     asked = work.take(rows)
-    nodes, share = asked.group_nodes.copy(), asked.nic_share.copy()
-    spans: list[Span | None] = []
-    for i, row in enumerate(rows.tolist()):
-        placed = _placed(work, row, size, other)
-        assert placed is not None
-        nodes[i], share[i] = placed
-        spans.append(_span(work.span_of(row), int(nodes[i]), int(asked.group_ranks[i]), other))
-    given = tuple(spans) if any(span is not None for span in spans) else ()
-    return replace(asked, group_nodes=nodes, nic_share=share, span=given)
+    spans = tuple(
+        _span(work.span_of(row), over, ranks, domain)
+        for row, over, ranks in zip(rows.tolist(), nodes, asked.group_ranks.tolist(), strict=True)
+    )
+    return replace(
+        asked,
+        group_nodes=np.array(nodes, np.int32),
+        nic_share=np.array(share, np.float64),
+        span=spans if any(span is not None for span in spans) else (),
+    )
 
 
 def _span(span: Span | None, nodes: int, ranks: int, domain: int) -> Span | None:

@@ -41,9 +41,9 @@ def price_gemms(
     grouped = rows[work.kind[rows] == OperatorKind.grouped_gemm]
 
     def plain(one: WorkTable, own: Sheet) -> None:
-        every = np.arange(len(one))
-        _price_plain(one, every, curves, calibration, cluster, own)
-        as_trained(one, every, calibration, own)
+        all_of_it = np.arange(len(one))
+        _price_plain(one, all_of_it, curves, calibration, cluster, own)
+        as_trained(one, all_of_it, calibration, own)
 
     raise_to_each(work, grouped, sheet, plain)
     sheet.time_s[every] /= work.sm_share[every]

@@ -26,13 +26,13 @@ from seer.calibration.collective import (
     CollectiveSpread,
     Scale,
 )
-from seer.calibration.estimate import CurveInfo
+from seer.calibration.estimate import NORMAL_90, CurveInfo
 from seer.calibration.fabric import Fabric
 from seer.calibration.measurements import Measurements
 from seer.fit.lend_collective import LIKE, from_device, from_like
 from seer.fit.scales import end_lines, scale_of
 from seer.fit.sweeps import Key, Series, grouped
-from seer.fit.validation import NORMAL_90, conformal_quantile
+from seer.fit.validation import conformal_quantile
 from seer.graph.kinds import Origin
 
 Floats = NDArray[np.float64]

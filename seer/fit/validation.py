@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from seer.calibration import Spread
+from seer.calibration.estimate import NORMAL_90
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -17,9 +18,6 @@ Mask = NDArray[np.bool_]
 FOLDS = 10
 
 COVERED = 0.9
-NORMAL_90 = 1.6449
-"""Half-width of the central 90 % of a normal distribution, in standard deviations."""
-
 _LEVELS, _FEW_GROUPS = 9, 100
 """Levels that are tried between those for groups that are all alike and all unlike; beyond so many
 groups the two are within 1 %."""

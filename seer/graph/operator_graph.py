@@ -142,9 +142,9 @@ class GraphBuilder:
         )
         alloc, free = (_joined(column, np.float64) for column in self._bytes)
         before, after = _joined_pairs(self._edges)
-        successor_ptr, successor = _csr(before, after, self._count)
+        successor_ptr, successor = csr(before, after, self._count)
         stream_of, operator = _joined_pairs(self._issues)
-        stream_ptr, stream_operator = _csr(stream_of, operator, len(self._stream_ids))
+        stream_ptr, stream_operator = csr(stream_of, operator, len(self._stream_ids))
         return OperatorGraph(
             work=self._work,
             work_id=work_id,
@@ -185,10 +185,13 @@ def _joined_pairs(
     return _joined(list(first), np.int64), _joined(list(second), np.int64)
 
 
-def _csr(
-    row: NDArray[np.int64], value: NDArray[np.int64], rows: int
+def csr(
+    row: NDArray[np.integer], value: NDArray[np.integer], rows: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Group `value` by `row`, keeping the order within a row."""
+    """CSR of `value` (int[n]) by `row` (int[n], below `rows`), the order within a row kept.
+
+    Pointer int64[rows + 1] and the values, int32[n].
+    """
     ptr = np.zeros(rows + 1, np.int64)
     np.cumsum(np.bincount(row, minlength=rows), out=ptr[1:])
     order = np.argsort(row, kind="stable")  # of a few runs that are in order: fast

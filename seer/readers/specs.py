@@ -234,12 +234,7 @@ def _on_base(value: dict[str, Any], folder: Path | None, place: str) -> dict[str
     if not isinstance(found, dict) or "base" in found:
         what = "the base of a cluster is a cluster spec without a base of its own"
         raise UsageError(what, where=f"{place}: base")
-    inherited = {
-        key: part
-        for key, part in found.items()
-        if key
-        in ("device", "devices_per_node", "host_gpus", "built_domain", "host_link", "processor")
-    }
+    inherited = {key: part for key, part in found.items() if key in INHERITED}
     inherited |= {key: found[key] for key in ("calibration", "tiers") if key in found}
     return inherited | value
 

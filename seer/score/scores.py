@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.calibration import Calibration, Measurements
+from seer.calibration.estimate import NORMAL_90
 from seer.cluster import Cluster
 from seer.errors import UsageError
 from seer.readers import read_cluster, shipped
@@ -17,9 +18,6 @@ from seer.readers.calibration_file import read_fabrics
 from seer.score.rows import answers
 
 Floats = NDArray[np.float64]
-
-NORMAL_90 = 1.6449
-"""Half-width of the central 90 % of a normal distribution, in standard deviations."""
 
 
 @dataclass(frozen=True)

@@ -121,16 +121,6 @@ class RankView:
         return of_kinds(self.work.kind, _SEGMENT).take(self.work_id)
 
     @cached_property
-    def is_compute(self) -> NDArray[np.bool_]:
-        """bool[K]: kernels that compute, the optimizer's apart."""
-        return computing(self.work).take(self.work_id)
-
-    @cached_property
-    def is_optimizer(self) -> NDArray[np.bool_]:
-        """bool[K]."""
-        return of_kinds(self.work.kind, _OPTIMIZER).take(self.work_id)
-
-    @cached_property
     def is_communication(self) -> NDArray[np.bool_]:
         """bool[K]: collectives, transfers and copies between the device and its host."""
         return communicating(self.work).take(self.work_id)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from seer.calibration import Calibration
-from seer.clocks import ARCHITECTURES, Factor
+from seer.calibration import ARCHITECTURES, Calibration
+from seer.clocks import Factor
 from seer.errors import UsageError
 from seer.forecast import prepare
 from seer.spec import Job

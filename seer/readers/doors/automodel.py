@@ -8,7 +8,7 @@ from typing import Any
 
 from seer.readers import shipped
 from seer.readers.doors.arguments import Arguments, Foreign, unused_note
-from seer.readers.doors.torchtitan import SCHEDULES
+from seer.readers.doors.pytorch_pipeline import flushes, schedule_of
 from seer.readers.files import read_structured
 from seer.readers.published_words import uneven_stages
 from seer.readers.specs import read_model
@@ -163,11 +163,7 @@ def _schedule(args: Arguments, pp: int, layers: int) -> dict[str, Any]:
     Source: calculate_virtual_stages in components/distributed/pipelining/functional.py; two
     stages a rank where nothing is said.
     """
-    word = args.text("pp_schedule") or "1F1B"
-    schedule = SCHEDULES.get(word.replace("_", "").lower())
-    if schedule is None:
-        why = "schedules that are played: " + ", ".join(sorted(SCHEDULES))
-        raise args.fault(("pp_schedule",), word, why)
+    schedule, _ = schedule_of(args, "pp_schedule")
     if schedule in ("1f1b", "gpipe"):
         return {"schedule": schedule, "vpp": 1}
     each = args.count("layers_per_stage", least=1)
@@ -212,8 +208,8 @@ def _training(
     if total:
         training["global_batch"] = total
     replicas = world // (plan["tp"] * plan["pp"] * plan["cp"]) if world else 0
-    if plan["pp"] > 1 and local > micro and (total or 0) > local * replicas > 0:
-        plan["flush_every"] = local // micro  # gradients accumulate over runs of the schedule
+    if plan["pp"] > 1:
+        plan |= flushes(local, micro, total or 0, replicas)
     rank = parts["peft"].count("dim", least=1)
     if rank:
         training["lora_rank"] = rank

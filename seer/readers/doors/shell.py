@@ -305,6 +305,8 @@ class _Reader:
             )
             before = next(calls, len(words))
             text = next(iter(words[before + 2 :]), "")
+        if not text:
+            return False
         try:
             tokens = tokens_of(text, self._where)
         except UnreadableError:
@@ -313,7 +315,7 @@ class _Reader:
         self._read(tokens)
         for command in self.script.commands[first:]:
             command[:0] = words[:before]
-        return bool(text)
+        return True
 
     def _arguments(self, values: list[str]) -> None:
         """`set -- a b`: what $1, $2, $# and $@ stand for."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from seer.readers import shipped
 from seer.readers.doors.arguments import Arguments, Foreign, unused_note
+from seer.readers.doors.pytorch_pipeline import flushes, schedule_of
 from seer.readers.files import read_structured
 from seer.readers.published_words import compiled_variants, uneven_stages
 from seer.readers.specs import read_model
@@ -25,14 +26,6 @@ MODELS = {
     ("gpt_oss", "120b"): "gpt-oss-120b",
 }
 """(name, flavour) of torchtitan/models -> shipped model."""
-SCHEDULES = {
-    "1f1b": "1f1b",
-    "gpipe": "gpipe",
-    "interleaved1f1b": "interleaved",
-    "interleavedzerobubble": "zb-h1",
-    "zbvzerobubble": "zb-v",
-    "dualpipev": "dualpipev",
-}
 _DEGREES = (
     "tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree",
     "data_parallel_shard_degree", "data_parallel_replicate_degree",
@@ -135,12 +128,8 @@ def _gathers(args: Arguments) -> bool:
 
 def _schedule(args: Arguments, notes: list[str]) -> dict[str, Any]:
     """One stage per rank for the single-stage schedules, two for the others (its default)."""
-    word = args.text("pipeline_parallel_schedule") or "1F1B"
-    schedule = SCHEDULES.get(word.replace("_", "").lower())
-    if schedule is None:
-        why = "schedules that are played: " + ", ".join(sorted(SCHEDULES))
-        raise args.fault(("pipeline_parallel_schedule",), word, why)
-    if word.lower() == "interleavedzerobubble":
+    schedule, word = schedule_of(args, "pipeline_parallel_schedule")
+    if word == "interleavedzerobubble":
         notes.append("InterleavedZeroBubble is forecast as ZB-H1 with one stage per rank")
     vpp = 1 if schedule in ("1f1b", "gpipe", "zb-h1") else 2
     return {"schedule": schedule, "vpp": vpp}
@@ -179,8 +168,8 @@ def _training(
         total = local * replicas
     if total > 0:
         training["global_batch"] = total
-    if plan["pp"] > 1 and local > micro and total > local * replicas > 0:
-        plan["flush_every"] = local // micro  # gradients accumulate over runs of the schedule
+    if plan["pp"] > 1:
+        plan |= flushes(local, micro, total, replicas)
     if args.switch("enable_cpu_offload"):
         # FSDP2's CPUOffloadPolicy: sharded parameters, gradients and states live on the host
         training["offload"] = ["optimizer", *(["parameters"] if plan.get("zero") == 3 else [])]
