@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_collective_cost import NV, SIZES, between, calibration, cluster, curve, line, price
+from straight_lines import NV, SIZES, between, calibration, cluster, curve, line, price
 
 from seer.calibration.collective import CollectiveSpread, Scale
 from seer.cost.collectives import price_communication
