@@ -172,6 +172,56 @@ def test_the_user_names_the_annotation_that_marks_steps(tmp_path: Path) -> None:
         of(path, step="my lop")
 
 
+def test_annotations_of_messages_mark_no_steps(tmp_path: Path) -> None:
+    writer = KinetoWriter()
+    for k in range(40):
+        writer.launch(100.0 * k, 5.0)
+    writer.marks_every(500.0, "nccl:all_reduce")
+    assert replay(of(writer.write(tmp_path / "t.json"))).recording.marks.source == "none"
+
+
+def test_two_optimizers_of_a_step_mark_one(tmp_path: Path) -> None:
+    writer = KinetoWriter()
+    for k in range(40):
+        writer.operator("aten::mul", 100.0 * k, 20.0)
+        writer.launch(100.0 * k, 5.0)
+    for k in range(4):
+        for behind, name in enumerate(("Muon.step", "AdamW.step")):
+            writer.mark(f"Optimizer.step#{name}", 1000.0 * k + 950.0 + 20 * behind, 15.0)
+    found = replay(of(writer.write(tmp_path / "t.json")))
+    assert [round(step.recorded_s * 1e6) for step in found.steps] == [1000, 1000]
+
+
+# ---- one side alone -----------------------------------------------------------------------------
+
+
+def test_kernels_without_a_host_replay_with_their_gaps(tmp_path: Path) -> None:
+    writer = KinetoWriter()
+    for k in range(5):
+        writer.launch(300.0 * k, 40.0)
+    writer.events = [event for event in writer.events if event["cat"] == "kernel"]
+    for event in writer.events:
+        del event["args"]["correlation"]
+    path = writer.write(tmp_path / "t.json")
+    found = replay(of(path))
+    assert found.recorded_step_s == pytest.approx(1240e-6)
+    assert found.error == pytest.approx(0.0, abs=1e-9)
+    assert found.residual_share == pytest.approx(1040 / 1240)
+    assert any("no calls of the host" in text for text in found.recording.warnings)
+    assert replay(of(path), {"host": 2.0}).replayed_step_s == pytest.approx(2280e-6)
+
+
+def test_a_job_on_gpus_without_its_kernels_says_that_they_lack(tmp_path: Path) -> None:
+    writer = KinetoWriter()
+    for k in range(5):
+        writer.operator("aten::mul", 100.0 * k, 20.0)
+        writer.launch(100.0 * k, 40.0)
+    writer.events = [event for event in writer.events if event["cat"] != "kernel"]
+    warnings = of(writer.write(tmp_path / "t.json")).warnings
+    assert any("no kernels of a GPU (GPU)" in text for text in warnings)
+    assert any("5 launches of kernels that were not recorded" in text for text in warnings)
+
+
 # ---- without a GPU ------------------------------------------------------------------------------
 
 

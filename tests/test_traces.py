@@ -26,6 +26,34 @@ SAMPLES = {
 }
 
 
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        (b"PK\x03\x04", "zip archive"),
+        (b"SQLite format 3\0", "Nsight Systems"),
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+        (b"rank0.json".ljust(257, b"\0") + b"ustar", "tar archive"),
+        (b'{"traceEvents": [{"ph": "X", "name": "fusion", "ts": 1, "dur": 2}]}', "category"),
+    ],
+)
+@pytest.mark.parametrize("command", ["info", "replay"])
+def test_what_people_take_for_a_trace_is_refused_by_its_name(
+    head: bytes, what: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(head)
+    assert main(["trace", command, str(path)]) == 3
+    assert what in capsys.readouterr().err
+
+
+def test_execution_traces_beside_those_of_the_profiler_are_left_for_shapes(tmp_path: Path) -> None:
+    for name in ("kineto", "execution_trace"):
+        (tmp_path / name).write_bytes(SAMPLES[name])
+    assert [p.name for p in find_traces(tmp_path).paths] == ["kineto"]
+    assert [p.name for p in find_traces(tmp_path).beside] == ["execution_trace"]
+    assert find_traces(tmp_path, "execution_trace").paths[0].name == "execution_trace"
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_format_is_told_by_content_whatever_the_file_is_called(

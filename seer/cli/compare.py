@@ -129,7 +129,9 @@ def _measured(name: str, step: str | None, rank: int | None, output: Output) -> 
             raise UsageError(what, where=name, hint="traces of the PyTorch profiler have")
         options = TraceOptions(step=step)
         with output.watching() as say:
-            recording = read_kineto(files.paths, options, name=name, progress=say)
+            recording = read_kineto(
+                files.paths, options, name=name, progress=say, beside=files.beside
+            )
         output.warn(recording.warnings)
         return sides.of_recording(recording, rank)
     saved = _saved(name)

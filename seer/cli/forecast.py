@@ -295,7 +295,9 @@ def of_trace(
         from seer.replay.forecast import forecast_recording
 
         with output.watching() as say:
-            recording = read_kineto(files.paths, options, name=path, progress=say)
+            recording = read_kineto(
+                files.paths, options, name=path, progress=say, beside=files.beside
+            )
         return forecast_recording(
             recording,
             cluster=cluster,

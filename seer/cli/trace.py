@@ -101,20 +101,22 @@ def replay(
     from seer.readers.files import check_outputs
     from seer.readers.kineto.summary import read_kineto
     from seer.readers.traced import TraceOptions
-    from seer.readers.traces import find_traces
+    from seer.readers.traces import find_traces, no_trace
     from seer.replay import replay as play_again
     from seer.reports.replay import print_replay, to_json
 
     output = Output(quiet)
     check_outputs(timeline)
     files = find_traces(trace)
+    if files.format == "unknown":
+        raise no_trace(files.only())
     if files.format != "kineto":
         what = f"a trace of the format '{files.format}' has no recorded times to replay"
         raise UsageError(what, where=trace, hint="traces of the PyTorch profiler (Kineto) have")
     factors = _factors(scale or ())
     options = TraceOptions(step=step, patterns=patterns)
     with output.watching() as say:
-        recording = read_kineto(files.paths, options, name=trace, progress=say)
+        recording = read_kineto(files.paths, options, name=trace, progress=say, beside=files.beside)
     found = play_again(recording, factors)
     if timeline:
         from seer.reports.chrome_trace import write_chrome_trace

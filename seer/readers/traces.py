@@ -39,6 +39,8 @@ _WORKLOAD = re.compile(
     rb"\s*(MICRO|DATA|MODEL|HYBRID_\w+)\b(?P<rest>[^\n]*)\n\s*\d+\s*\r?\n", re.IGNORECASE
 )
 
+_PROFILE = "Seer reads what torch.profiler exports: prof.export_chrome_trace('rank0.json.gz')"
+
 
 @dataclass(frozen=True)
 class TraceFiles:
@@ -53,12 +55,15 @@ class TraceFiles:
     paths : tuple of Path
     left_out : tuple of Path
         Files of the folder that are none of this format.
+    beside : tuple of Path
+        Of those the execution traces beside traces of the profiler.
     """
 
     name: str
     format: TraceFormat
     paths: tuple[Path, ...]
     left_out: tuple[Path, ...] = ()
+    beside: tuple[Path, ...] = ()
 
     def only(self) -> Path:
         """The file, of a format in which one file holds everything. Raises UnreadableError."""
@@ -119,8 +124,11 @@ def read_head(path: str | os.PathLike[str]) -> bytes:
         raise UnreadableError("the gzip file is damaged", where=name, why=str(fault)) from None
 
 
-def find_traces(path: str | os.PathLike[str]) -> TraceFiles:
+def find_traces(path: str | os.PathLike[str], wanted: TraceFormat | None = None) -> TraceFiles:
     """The trace at a path: a file, or the files of one run in a folder (not below it).
+
+    Of a folder with traces of the profiler and execution traces of the same run the former are
+    taken, unless the others are `wanted`.
 
     Raises UnreadableError for a folder without traces, or with traces of two formats.
     """
@@ -136,13 +144,17 @@ def find_traces(path: str | os.PathLike[str]) -> TraceFiles:
         inside = sorted(f.name for f in place.iterdir() if f.is_dir())
         hint = f"name one of its folders: {', '.join(inside[:5])}" if inside else ""
         raise UnreadableError("no trace is in this folder", where=str(place), hint=hint)
+    beside: list[Path] = []
+    if set(by_format) == {"kineto", "execution_trace"}:
+        beside = by_format.pop("kineto" if wanted == "execution_trace" else "execution_trace")
     if len(by_format) > 1:
         found = ", ".join(f"{files[0].name} is {name}" for name, files in by_format.items())
         hint = "one folder holds the ranks of one run in one format"
         what = "traces of several formats are in this folder"
         raise UnreadableError(what, where=str(place), why=found, hint=hint)
     (name, files), *_ = by_format.items()
-    return TraceFiles(os.fspath(path), name, tuple(files), tuple(left_out))
+    left_out = [*left_out, *beside]
+    return TraceFiles(os.fspath(path), name, tuple(files), tuple(left_out), tuple(beside))
 
 
 def read_trace(
@@ -194,20 +206,38 @@ def read_trace(
     if found.format == "kineto":
         from seer.readers.kineto.summary import read_kineto, traced
 
-        recording = read_kineto(found.paths, options, name=found.name, progress=progress)
+        recording = read_kineto(
+            found.paths, options, name=found.name, progress=progress, beside=found.beside
+        )
         return traced(recording)
     if found.format == "seer_graph":
         from seer.readers.graph_file import read_traced
 
         return read_traced(found.only())
-    raise _no_trace(found.only())
+    raise no_trace(found.only())
 
 
-def _no_trace(path: Path) -> UnreadableError:
+_OTHERS = (
+    (rb"PK\x03\x04", "it is a zip archive", "unpack it, and name the folder"),
+    (rb"\x28\xb5\x2f\xfd", "it is packed with zstd", "unpack it with zstd -d"),
+    (rb".{257}ustar", "it is a tar archive", "unpack it, and name the folder"),
+    (rb"SQLite format 3", "it is a database, perhaps an export of Nsight Systems", _PROFILE),
+    (rb"NVIDIA Tegra Profiler", "it is a report of Nsight Systems", _PROFILE),
+    (rb"\x80[\x02-\x05]", "it is a pickle of Python", _PROFILE),
+)
+"""How files begin that people take for traces, what they are, and what to do."""
+
+
+def no_trace(path: Path) -> UnreadableError:
     """Why a file is none of the formats."""
     head = read_head(path)
     if not head.strip():
         return UnreadableError("the file is empty", where=str(path))
+    for begin, why, hint in _OTHERS:
+        if re.match(begin, head, re.DOTALL):
+            return UnreadableError(
+                "this is no trace that is known", where=str(path), why=why, hint=hint
+            )
     why = "it is text, but none of the formats that are known"
     if b"\0" in head or b"\xff" in head:
         why = "it is neither text nor the protobuf of Chakra"

@@ -92,6 +92,6 @@ def _print_steps(found: Replay, console: Console) -> None:
     for step in found.steps[:SHOWN_STEPS]:
         change = step.replayed_s / step.recorded_s - 1.0 if step.recorded_s > 0 else 0.0
         text = f"{format_seconds(step.recorded_s)} -> {format_seconds(step.replayed_s)}"
-        console.print(f"  {escape(step.label):<18}{text} ({change:+.2%})", highlight=False)
+        console.print(f"  {escape(step.label):<17} {text} ({change:+.2%})", highlight=False)
     if len(found.steps) > SHOWN_STEPS:
         console.print(f"  and {len(found.steps) - SHOWN_STEPS} more", highlight=False)

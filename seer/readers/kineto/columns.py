@@ -322,7 +322,11 @@ def read_rank(data: bytes, file: str, progress: Callable[[float], None] | None =
     if not any(found.rows[sort].start for sort in ("gpu", "calls", "host")):
         what = "the trace holds no operations"
         why = "it was written after the profiler's schedule had moved on, or recorded nothing"
-        raise UnreadableError(what, where=file, why=why, hint="write it in on_trace_ready")
+        hint = "write it in on_trace_ready"
+        if found.skipped[""]:
+            why = f"{found.skipped['']:,} events name no category, as torch.profiler's do"
+            hint = "traces of other profilers (JAX, TensorFlow, Perfetto) are not read"
+        raise UnreadableError(what, where=file, why=why, hint=hint)
     return _rank_trace(trace, found)
 
 

@@ -7,6 +7,7 @@ Then everything that holds for GPUs holds here.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,9 @@ from seer.readers.kineto.columns import RankTrace, Spans
 
 BACKENDS = ("gloo:", "mpi:", "ucc:", "xccl:")
 """How annotations begin that stand for communication of the host."""
+
+_LAUNCH = re.compile(r"^(cuda|hip|cu|ze|ur)\w*Launch\w*(Kernel|Graph)|^\w+GraphLaunch$")
+UNSEEN = "launches of kernels that were not recorded"
 
 
 def on_host(trace: RankTrace) -> RankTrace:
@@ -32,6 +36,8 @@ def on_host(trace: RankTrace) -> RankTrace:
         correlation=np.arange(len(rows), dtype=np.int64),
         args=(None,) * len(rows),
     )
+    launches = np.array([_LAUNCH.match(name) is not None for name in trace.names], np.bool_)
+    unseen = int(np.count_nonzero(launches[trace.calls.name_id])) if len(trace.calls) else 0
     return replace(
         trace,
         host=host,
@@ -41,6 +47,7 @@ def on_host(trace: RankTrace) -> RankTrace:
         is_kernel=np.ones(len(rows), np.bool_),
         is_copy=np.zeros(len(rows), np.bool_),
         size_bytes=np.full(len(rows), np.nan),
+        faults=dict(trace.faults) | ({UNSEEN: unseen} if unseen else {}),
         is_on_host=True,
     )
 

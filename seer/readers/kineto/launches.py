@@ -74,6 +74,11 @@ class Launches:
     missing: int
     early: int
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the host that launched is recorded at all: else its time is in the gaps."""
+        return bool(np.isfinite(self.launch_us).any())
+
 
 def find_launches(trace: RankTrace) -> Launches:
     """Join GPU operators with their calls by correlation, and with their operators by id."""

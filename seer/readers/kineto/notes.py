@@ -22,6 +22,7 @@ def warnings_of(recording: Recording) -> list[str]:
     for plan in recording.plans:
         for what, count in sorted(plan.trace.faults.items()):
             found.append(f"{os.path.basename(plan.trace.file)}: {count:,} {what}")
+    found += _about_device(recording)
     counted = (
         "launches without a call",
         "operators that start before their call",
@@ -39,6 +40,21 @@ def warnings_of(recording: Recording) -> list[str]:
     found += _about_collectives(recording)
     found += _side_streams(recording)
     return found
+
+
+def _about_device(recording: Recording) -> list[str]:
+    """A job on GPUs of which one side alone was recorded."""
+    traces = [plan.trace for plan in recording.plans]
+    devices = sorted({device for trace in traces if trace.is_on_host for device in trace.devices})
+    if devices or any(trace.is_on_host and "nccl" in trace.backend for trace in traces):
+        named = f" ({', '.join(devices[:3])})" if devices else ""
+        return [
+            f"no kernels of a GPU{named} were recorded: times are those of the host's operators, "
+            "which end before the kernels that they launch; record with ProfilerActivity.CUDA"
+        ]
+    if not any(plan.launches.is_known for plan in recording.plans):
+        return ["no calls of the host were recorded: gaps between kernels are played as they were"]
+    return []
 
 
 def _about_collectives(recording: Recording) -> list[str]:
@@ -74,7 +90,7 @@ def _side_streams(recording: Recording) -> list[str]:
         length = gpu.duration_us
         total += float(length.sum())
         lanes, counts = np.unique(gpu.lane, return_counts=True)
-        if len(lanes) < 2:
+        if len(lanes) < 2 or plan.trace.is_on_host:
             continue
         main = lanes[np.argmax(counts)]
         talks = np.zeros(len(gpu), np.bool_)

@@ -282,11 +282,11 @@ def _add(table: _Table, works: Works, r: int, plan: RankPlan, shift: float) -> _
     )
     hidden = np.flatnonzero(waits.hidden_us > 0)
     heads = np.flatnonzero((launches.before < 0) & ~np.isfinite(launches.release_us))
-    filler_of = np.concatenate([hidden, heads])
-    length = np.concatenate([waits.hidden_us[hidden], begin[heads]])
-    work = np.concatenate(
-        [np.full(len(hidden), works.hidden), np.full(len(heads), works.before)]
-    ).astype(np.int32)
+    gaps = np.flatnonzero(waits.residual_us > 0) if not launches.is_known else heads[:0]
+    filler_of = np.concatenate([hidden, heads, gaps])
+    length = np.concatenate([waits.hidden_us[hidden], begin[heads], waits.residual_us[gaps]])
+    kinds = np.array([works.hidden, works.before, works.unrecorded])
+    work = np.repeat(kinds, [len(hidden), len(heads), len(gaps)]).astype(np.int32)
     filler = table.add(r, _FILLER, begin[filler_of] - length, length, work)
     return _Rank(first_host, first_gpu, filler, filler_of)
 

@@ -21,6 +21,9 @@ WORDS = (
 """Annotations that training loops of PyTorch make once a step, by preference; what begins a step
 stands first."""
 
+TALKING = re.compile(r"^(nccl|rccl|gloo|mpi|ucc|xccl|c10d):")
+"""Annotations around a collective: as many as there are messages, however evenly they come."""
+
 FEWEST_REPEATS = 3
 """An annotation of any other name must come this often to mark steps."""
 
@@ -70,14 +73,24 @@ def find_marks(trace: RankTrace, wanted: str | None = None) -> Marks:
     if rows:
         return _marks(trace, rows, names, "markers")
     for word in WORDS:
-        rows = [i for i, name in enumerate(names) if word.match(name)]
+        rows = _apart(trace, [i for i, name in enumerate(names) if word.match(name)])
         if len(rows) >= FEWEST_REPEATS and _is_even(marks.start_us[rows]):
             return _marks(trace, rows, names, f"annotation {names[rows[0]]}")
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(name for name in names if not TALKING.match(name)):
         rows = [i for i, other in enumerate(names) if other == name]
         if len(rows) >= FEWEST_REPEATS and _is_even(marks.start_us[rows]):
             return _marks(trace, rows, names, f"annotation {name}")
     return NO_MARKS
+
+
+def _apart(trace: RankTrace, rows: list[int]) -> list[int]:
+    """The first of marks between which the host calls no operator: a step of two optimizers has
+    the marks of both right behind each other."""
+    if len(rows) < 2 or not len(trace.host):
+        return rows
+    begin = np.searchsorted(trace.host.start_us, trace.marks.start_us[rows[1:]])
+    end = np.searchsorted(trace.host.start_us, trace.marks.end_us[rows[:-1]])
+    return [rows[0], *np.array(rows)[1:][begin > end].tolist()]
 
 
 def _is_even(start: NDArray[np.float64]) -> bool:

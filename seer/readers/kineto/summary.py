@@ -27,13 +27,23 @@ def read_kineto(
     *,
     name: str = "",
     progress: Callable[[str], None] | None = None,
+    beside: Sequence[str | os.PathLike[str]] = (),
 ) -> Recording:
-    """The recording of a run, a file for each rank. Raises UnreadableError, UsageError."""
+    """The recording of a run, a file for each rank; `beside` are its execution traces, if any.
+
+    Raises UnreadableError, UsageError.
+    """
     options = options or TraceOptions()
     traces, notes = read_ranks(paths, progress)
     if options.execution_trace:
         traces, said = _shaped(traces, options.execution_trace)
         notes.append(said)
+    elif beside:
+        where = os.path.dirname(os.fspath(beside[0])) or "."
+        notes.append(
+            f"{len(beside)} execution traces beside them are left out; they add shapes with "
+            f"--given execution-trace={where}"
+        )
     recording = record(traces, patterns=read_patterns(options.patterns), step=options.step)
     where = name or os.fspath(paths[0])
     recording = replace(_with_sizes(recording, options), name=where)
@@ -46,7 +56,7 @@ def _shaped(traces: list[RankTrace], path: str) -> tuple[list[RankTrace], str]:
     from seer.readers.kineto.shapes import with_shapes
     from seer.readers.traces import find_traces
 
-    files = find_traces(path)
+    files = find_traces(path, "execution_trace")
     if files.format != "execution_trace" or len(files.paths) != len(traces):
         what = f"{len(traces)} execution traces are needed, one for each rank"
         raise UsageError(what, where=path, why=f"found: {len(files.paths)}, {files.format}")

@@ -28,6 +28,7 @@ _LONGEST_NAME = 80
 
 HIDDEN = "CUDA graph, kernels not recorded"
 BEFORE = "before the recording began"
+UNRECORDED = "host, not recorded"
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Works:
         Row of each GPU operator.
     host : per rank int32[T]
         Row of the segments of each thread.
-    hidden, before : int
-        Rows of what was not recorded.
+    hidden, before, unrecorded : int
+        Rows of what was not recorded: kernels of graphs, what came first, a host without calls.
     """
 
     table: WorkTable
@@ -61,6 +62,7 @@ class Works:
     host: tuple[NDArray[np.int32], ...]
     hidden: int
     before: int
+    unrecorded: int
 
 
 class _Table:
@@ -90,6 +92,7 @@ def works_of(plans: Sequence[RankPlan]) -> Works:
     table = _Table()
     hidden = table.add({"name": HIDDEN, "kind": OperatorKind.fixed}, False)
     before = table.add({"name": BEFORE, "kind": OperatorKind.fixed}, False)
+    unrecorded = table.add({"name": UNRECORDED, "kind": OperatorKind.host}, False)
     gpu = tuple(_gpu_rows(plan, table) for plan in plans)
     host = tuple(
         np.array(
@@ -111,6 +114,7 @@ def works_of(plans: Sequence[RankPlan]) -> Works:
         host=host,
         hidden=hidden,
         before=before,
+        unrecorded=unrecorded,
     )
 
 
