@@ -55,6 +55,24 @@ def test_gathering_and_scattering_between_nodes_is_half_an_all_reduce():
         assert (half.spread > whole.spread).all()
 
 
+def test_a_gather_over_many_ranks_takes_the_steps_of_a_ring_where_an_all_reduce_has_a_tree():
+    # 1 MB over 128 nodes of 8 by LL: 6.6 us + 896 steps of 1 us + 127 of 2.7 us + bytes at 90 GB/s
+    # (NCCL, src/graph/tuning.cc); half the all-reduce would be 0.1 ms.
+    whole, _, _ = price("all_reduce", 1024, 128, 1e6, [NV, IB8])
+    assert whole.time_s.item() < 0.25e-3
+    ring_s = 6.6e-6 + 896 * 1.0e-6 + 127 * 2.7e-6 + 1e6 * 1023 / 1024 / 90e9
+    for kind in ("all_gather", "reduce_scatter"):
+        found, _, _ = price(kind, 1024, 128, 1e6, [NV, IB8])
+        assert found.time_s.item() == pytest.approx(ring_s, rel=1e-6)
+        assert found.origin.item() == Origin.derived
+
+
+def test_a_gather_that_was_measured_with_as_many_nodes_is_not_corrected():
+    swift = between("all_gather", "ib", 8, 50e9, overhead=1e-5, nodes=(128,))
+    found, _, _ = price("all_gather", 1024, 128, 1e6, [NV, IB8, swift])
+    assert found.time_s.item() == pytest.approx(1e-5, rel=0.5)
+
+
 def test_an_all_gather_measured_with_as_many_ranks_per_node_outweighs_half_an_all_reduce():
     # The all-gather counts in full; half of an all-reduce of the same network exp(-3) of that.
     gather = between("all_gather", "ib", 1, 50e9, efficiency=0.75, nodes=(2,))

@@ -13,8 +13,9 @@ bandwidth ceases to match.
 
 Collectives that nobody measured take half the all-reduce that moves as many bytes per link: an
 all-reduce is a reduce-scatter and an all-gather, each half of it. Beyond the measured nodes each
-doubling adds the latency of a tree's two hops. A fabric whose nominal bandwidth is unknown answers
-for the cluster that bears its label, alone, and lends nothing.
+doubling adds the latency of a tree's two hops; gathers and reductions to shards have no tree, so
+they take the steps of a ring at least (`seer.cost.ring`). A fabric whose nominal bandwidth is
+unknown answers for the cluster that bears its label, alone, and lends nothing.
 """
 
 from __future__ import annotations
@@ -32,12 +33,8 @@ from seer.calibration.fabric import POINT_TO_POINT
 from seer.cluster import Cluster, Span
 from seer.cost.dispatch import is_merged, merged_share
 from seer.cost.group import Group, Note, Priced, words_of
-from seer.cost.lenders import (
-    Lender,
-    blend,
-    bytes_factor,
-    nominal_of,
-)
+from seer.cost.lenders import Lender, blend, bytes_factor, nominal_of
+from seer.cost.ring import RING_ONLY, ring_floor_s
 from seer.cost.sweeps import OwnSweeps, binding
 from seer.cost.tiers import find_way, reduction_factor
 from seer.cost.two_level import as_derived, price_two_level
@@ -225,7 +222,8 @@ def _between(group: Group, calibration: Calibration, cluster: Cluster) -> Priced
     """Between nodes: the own sweep, or by ideal time what all measured networks say."""
     delivered = _delivered(group, calibration, cluster)
     crossed = cluster.tiers[1 : group.way.top + 1]
-    ideal = _ideal_s(group, min(group.network_bytes_per_s, delivered))
+    wire = min(group.network_bytes_per_s, delivered)
+    ideal = _ideal_s(group, wire)
     ideal = ideal * reduction_factor(group.collective, group.n_ranks, crossed)
     pool = _pool(group, calibration, cluster)
     if not pool:
@@ -234,7 +232,25 @@ def _between(group: Group, calibration: Calibration, cluster: Cluster) -> Priced
     own = binding(pool, group.collective, cluster.network.fabric, group.ranks_per_node)
     if own:
         blend_at = partial(_blend_at, pool, group.ranks_per_node, doubling)
-        return _by_own(group, OwnSweeps(own, blend_at, doubling), delivered, cluster)
+        found = _by_own(group, OwnSweeps(own, blend_at, doubling), delivered, cluster)
+        itself = own[0].part == 1.0 and group.n_nodes <= own[-1].scale.n_nodes
+        return found if itself else _around_a_ring(group, ideal, wire, found)
+    return _around_a_ring(group, ideal, wire, _blended(group, ideal, pool, doubling))
+
+
+def _around_a_ring(group: Group, ideal_s: Floats, wire: float, found: Priced) -> Priced:
+    """No faster than a ring steps, for what has no tree and was not measured with as many nodes."""
+    if group.collective not in RING_ONLY:
+        return found
+    floor = ring_floor_s(group.n_ranks, group.n_nodes, ideal_s, wire)
+    slower = floor > found.estimate.time_s
+    origin = np.where(slower, np.int8(Origin.derived), found.estimate.origin)
+    time = np.maximum(found.estimate.time_s, floor)
+    return found._replace(estimate=Estimate(time, origin, found.estimate.spread))
+
+
+def _blended(group: Group, ideal: Floats, pool: list[Lender], doubling: float) -> Priced:
+    """What all measured networks together say of messages of these ideal times."""
     found = blend(pool, ideal, group.ranks_per_node, group.n_nodes, doubling)
     leader = found.leader
     lent = _estimate_of(leader, ideal, group)
