@@ -63,7 +63,7 @@ def automodel_job(config: Mapping[str, Any], where: str, gpus: int | None) -> Fo
     pipeline = _pipeline(config, where)
     notes: list[str] = []
     named = _named(parts["model"])
-    model = MODELS.get(_TUNED.sub("", named.rsplit("/", 1)[-1].lower()), "")
+    model = shipped_name(named)
     moe = read_model(model).experts > 0 if model else _has_experts(parts["distributed"])
     world = gpus or _world(parts["slurm"])
     plan = _parallelism(parts, pipeline, world, moe)
@@ -83,6 +83,15 @@ def automodel_job(config: Mapping[str, Any], where: str, gpus: int | None) -> Fo
     note = unused_note([name for args in read for name in args.unused() if "_target_" not in name])
     told = (*notes, *([note] if note else []))
     return Foreign("NeMo AutoModel recipe", job, told, "" if model else named)
+
+
+def shipped_name(repository: str) -> str:
+    """The shipped model that a repository of Hugging Face holds; empty for none.
+
+    >>> shipped_name("meta-llama/Meta-Llama-3-8B-Instruct")
+    'llama3-8b'
+    """
+    return MODELS.get(_TUNED.sub("", repository.rsplit("/", 1)[-1].lower()), "")
 
 
 def _part(config: Mapping[str, Any], name: str, where: str) -> Arguments:

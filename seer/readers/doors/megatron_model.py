@@ -5,9 +5,24 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from seer.errors import InfeasibleError
 from seer.readers.doors.arguments import Arguments
 from seer.readers.doors.layouts import repeated
 
+_OTHERS = {
+    "hybrid_override_pattern": "layers of different sorts (state spaces, attention, MLP)",
+    "hybrid_layer_pattern": "layers of different sorts (state spaces, attention, MLP)",
+    "is_hybrid_model": "state-space layers",
+    "hybrid_attention_ratio": "state-space layers",
+    "experimental_attention_variant": "linear or sparse attention",
+    "linear_attention_type": "linear attention",
+    "linear_attention_freq": "linear attention",
+    "heterogeneous_layers_config_path": "layers of different sizes",
+    "heterogeneous_layers_config_encoded_json": "layers of different sizes",
+    "heterogeneous_block_specs": "layers of different sizes",
+    "decoder_num_layers": "an encoder beside the decoder",
+}
+"""Arguments that make another architecture of a model, and which."""
 _IGNORED = ("use_mcore_models", "group_query_attention", "rotary_base")
 
 
@@ -18,6 +33,7 @@ def megatron_model(args: Arguments, tp: int) -> dict[str, Any]:
     transformer_config.py: four times the hidden size for the MLP (8/3 in steps of 64 when gated),
     tied embeddings, layer norm, learned positions, a vocabulary padded to 128 x tp.
     """
+    _refuse_others(args)
     hidden, heads = args.needed("hidden_size"), args.needed("num_attention_heads")
     activation = _activation(args)
     gated = activation in ("swiglu", "geglu")
@@ -51,6 +67,21 @@ def megatron_model(args: Arguments, tp: int) -> dict[str, Any]:
         args.get(name)
     model |= _vocabulary(args, tp)
     return model | _latent(args) | _window(args) | _experts(args, model["layers"], ffn)
+
+
+def _refuse_others(args: Arguments) -> None:
+    """Raise InfeasibleError where the layers are not those of a decoder transformer."""
+    specs = [word for word in args.words("spec") if re.search("mamba|hybrid", word)]
+    what = "state-space layers" if specs else ""
+    found = next((name for name in _OTHERS if args.switch(name) and args.text(name) != "0.0"), "")
+    if found or specs:
+        why = f"{args.spelled(found or 'spec')}: {_OTHERS.get(found, what)}"
+        raise InfeasibleError(
+            "this architecture cannot be forecast",
+            where=args.where,
+            why=why,
+            hint="decoder transformers can, dense or with experts, whose layers are alike",
+        )
 
 
 def _position(args: Arguments) -> str:

@@ -21,6 +21,7 @@ from seer.readers.doors.deepspeed import deepspeed_job, is_deepspeed
 from seer.readers.doors.megatron_bridge import is_megatron_bridge, megatron_bridge_job
 from seer.readers.doors.megatron_flags import is_megatron, megatron_from_text
 from seer.readers.doors.nemo import is_nemo, nemo_job
+from seer.readers.doors.strangers import refuse_stranger
 from seer.readers.doors.torchtitan import is_torchtitan, torchtitan_job
 from seer.readers.files import parse_json, parse_yaml, read_text
 
@@ -47,7 +48,9 @@ def open_door(path: str | os.PathLike[str], given: Mapping[str, Any]) -> Foreign
     value = given.get("gpus")
     gpus = value if isinstance(value, int) and not isinstance(value, bool) else None
     foreign = _foreign(text, where, gpus)
-    if foreign is not None:
+    if foreign is None:
+        refuse_stranger(text, where)
+    else:
         require(foreign, given, where)
         if isinstance(foreign.job.get("model"), dict):
             foreign.job["model"].setdefault("name", Path(where.removesuffix(".gz")).stem)
@@ -55,9 +58,15 @@ def open_door(path: str | os.PathLike[str], given: Mapping[str, Any]) -> Foreign
 
 
 def is_foreign(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a configuration of another tool."""
+    """Whether a file is a configuration of another tool that can be opened.
+
+    Raises UsageError for one of a tool that is known, and not read.
+    """
     text = read_text(path)
-    return _mapping(text, os.fspath(path)) is not None or _is_script(text)
+    if _mapping(text, os.fspath(path)) is not None or _is_script(text):
+        return True
+    refuse_stranger(text, os.fspath(path))
+    return False
 
 
 def require(foreign: Foreign, given: Mapping[str, Any], where: str) -> None:

@@ -46,7 +46,9 @@ def torchtitan_job(config: Mapping[str, Any], where: str, gpus: int | None) -> F
     sections = {name: _section(config, name, where) for name in _SECTIONS}
     plan, world = _parallelism(sections["parallelism"], gpus, notes)
     job: dict[str, Any] = {
-        "training": _training(sections, plan, world, notes, _of_2024(config)),
+        "training": _training(
+            sections, plan, world, notes, _of_2024(config), "model_spec" in config
+        ),
         "parallelism": plan,
         "framework": _framework(sections, plan),
     }
@@ -98,7 +100,7 @@ def _parallelism(
     pp = args.whole("pipeline_parallel_degree", default=1, least=1)
     cp = args.whole("context_parallel_degree", default=1, least=1)
     replicas = args.whole("data_parallel_replicate_degree", default=1, least=1)
-    shards = args.whole("data_parallel_shard_degree", default=-1, least=-1)
+    shards = args.whole("data_parallel_shard_degree", "data_parallel_degree", default=-1, least=-1)
     world = gpus or (tp * pp * cp * replicas * shards if shards > 0 else None)
     plan: dict[str, Any] = {
         "tp": tp,
@@ -141,6 +143,7 @@ def _training(
     world: int | None,
     notes: list[str],
     by_stages: bool,
+    by_spec: bool,
 ) -> dict[str, Any]:
     """Batches in sequences; under a pipeline the local batch is cut into micro-batches."""
     args, pipeline = sections["training"], sections["parallelism"]
@@ -158,7 +161,7 @@ def _training(
     training: dict[str, Any] = {
         "sequence_length": length,
         "micro_batch": micro,
-        "precision": _precision(sections),
+        "precision": _precision(sections, notes),
     }
     total = args.whole("global_batch_size", default=-1, least=-1)
     step = args.whole("num_tokens_per_train_step", default=-1, least=-1)
@@ -173,7 +176,7 @@ def _training(
     if args.switch("enable_cpu_offload"):
         # FSDP2's CPUOffloadPolicy: sharded parameters, gradients and states live on the host
         training["offload"] = ["optimizer", *(["parameters"] if plan.get("zero") == 3 else [])]
-    return training | _recompute(sections["activation_checkpoint"], notes)
+    return training | _recompute(sections["activation_checkpoint"], notes, "op" if by_spec else "2")
 
 
 def _micro_batch(args: Arguments, plan: Mapping[str, Any], local: int, by_stages: bool) -> int:
@@ -193,8 +196,11 @@ def _micro_batch(args: Arguments, plan: Mapping[str, Any], local: int, by_stages
     return args.whole("pipeline_parallel_microbatch_size", default=1, least=1)
 
 
-def _precision(sections: Mapping[str, Arguments]) -> str:
+def _precision(sections: Mapping[str, Arguments], notes: list[str]) -> str:
     converters = [*sections["model"].words("converters"), *sections["training"].words("converters")]
+    narrow = [name for name in converters if "float8" in name.lower() or "mx" in name.lower()]
+    if narrow and all("grouped" in name for name in narrow):
+        notes.append("8 bits in the experts alone (grouped_mm) are forecast for all products")
     if any("mx" in name.lower() for name in converters):
         return "mxfp8"
     if any("float8" in name.lower() for name in converters):
@@ -205,14 +211,26 @@ def _precision(sections: Mapping[str, Arguments]) -> str:
     return "fp32" if param == "float32" else "bf16"
 
 
-def _recompute(args: Arguments, notes: list[str]) -> dict[str, Any]:
+def _recompute(args: Arguments, notes: list[str], default: str) -> dict[str, Any]:
+    """`default` is the option of the release: every 2nd layer (torchtitan/config/job_config.py)
+    until a model was told by its `model_spec`, operators since."""
     mode = args.text("mode") or "selective"
-    option = args.text("selective_ac_option") or "op"
+    option = args.text("selective_ac_option") or default
     if mode == "selective" and option == "op":
         return {"recompute": "selective", "recompute_modules": ["per_op"]}
+    if mode == "selective" and option in ("2", "3"):
+        notes.append(
+            f"recomputation of one layer in {option} (selective_ac_option) is forecast as that of "
+            "every second product (op), which takes and keeps about as much"
+        )
+        return {"recompute": "selective", "recompute_modules": ["per_op"]}
+    if mode == "selective" and option != "1":
+        notes.append(
+            f"recomputation of one layer in {option} (selective_ac_option) is forecast as of none"
+        )
+        return {"recompute": "none"}
     if mode == "selective":
-        notes.append(f"recomputation of every {option}th layer is forecast as of no layer")
-        return {"recompute": "full" if option == "1" else "none"}
+        return {"recompute": "full"}
     return {"recompute": "full" if mode == "full" else "none"}
 
 
