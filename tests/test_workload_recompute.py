@@ -13,6 +13,7 @@ import pytest
 from test_targets_overlap import LAYERS, step
 from test_workload_activations import FUSED, A, H, S, layer_bytes
 
+from seer.graph import OperatorKind
 from seer.readers import read_job
 from seer.spec import Job
 from seer.workload import lay_out
@@ -51,6 +52,51 @@ def test_of_joined_products_only_the_share_that_was_not_kept_runs_again() -> Non
     assert columns["qkv forward"] == {H + 2 * 16, 16}  # two key heads of eight columns
     assert columns["fc1 forward"] == {2 * 256, 256}  # gate and up, then up
     assert columns["fc2 forward"] == {H}
+
+
+APART = {"products_apart": 1.0}
+"""Queries, keys, values, gate and up are products of their own."""
+
+
+def test_of_products_of_their_own_whole_ones_run_again() -> None:
+    # q, k, v, output, gate, up, down: k, output and up are made again, each a whole product
+    framework = {**FUSED, "parameters": {**FUSED["parameters"], **APART}}
+    joined = jobs.job(model={**LLAMA, "kv_heads": 2}, framework=framework, training=PER_OP)
+    work = lay_out(joined, jobs.template()).work
+    shapes: dict[str, set[tuple[int, int]]] = {}
+    for name, n, batch in zip(work.name, work.n.tolist(), work.batch.tolist(), strict=True):
+        shapes.setdefault(name, set()).add((n, batch))
+
+    assert shapes["query projection forward"] == {(H, 1)}
+    assert shapes["key and value projections forward"] == {(16, 2), (16, 1)}
+    assert shapes["fc1 forward"] == {(256, 2), (256, 1)}
+    assert "qkv forward" not in shapes
+
+
+@pytest.mark.parametrize(("compiled", "passes_of_memory"), [(0.0, 3), (1.0, 1)])
+def test_input_gradients_of_products_apart_are_summed(
+    compiled: float, passes_of_memory: int
+) -> None:
+    # three gradients of S x H in bf16 take two sums; eager, a sum reads two and writes one
+    parameters = {**FUSED["parameters"], **APART, "compiled": compiled}
+    apart = jobs.job(model=LLAMA, framework={**FUSED, "parameters": parameters})
+    work = lay_out(apart, jobs.template()).work
+    traffic = dict(zip(work.name, work.hbm_bytes.tolist(), strict=True))
+    tokens = apart.training.micro_batch * apart.training.sequence_length
+    one = 2 * tokens * H
+    assert traffic["qkv gradient sum backward"] == 2 * passes_of_memory * one
+    assert traffic["fc1 gradient sum backward"] == passes_of_memory * one
+
+
+def test_products_apart_have_the_flop_of_joined_ones() -> None:
+    def flop(**switches: float) -> float:
+        parameters = {**FUSED["parameters"], **switches}
+        found = jobs.job(model=LLAMA, framework={**FUSED, "parameters": parameters})
+        work = lay_out(found, jobs.template()).work
+        gemm = work.kind == OperatorKind.gemm
+        return float(work.flop[gemm].sum())
+
+    assert flop(**APART) == flop()
 
 
 def test_products_of_gpt_before_its_last_are_kept() -> None:

@@ -72,6 +72,14 @@ def _output_bytes(op: TemplateOperator, values: Mapping[str, float], element_byt
     return 0.0
 
 
+def _part(values: Mapping[str, float], share: float) -> dict[str, float]:
+    """A share of a product: whole products where it is several, else columns of it."""
+    products = share * values.get("batch", 1.0)
+    if values.get("batch", 1.0) > 1.0 and products.is_integer():
+        return {"batch": products}
+    return {"n": values["n"] * share}
+
+
 def run_again(items: Items) -> Iterator[Item]:
     """What `PER_OP` runs again before the backward of a layer, in the order of its forward.
 
@@ -84,7 +92,7 @@ def run_again(items: Items) -> Iterator[Item]:
         if op.passes in ("backward", "wgrad"):
             continue
         if op.kind in GEMMS and values.get("again", 0.0) > 0:
-            yield op, {**values, "n": values["n"] * values["again"]}
+            yield op, {**values, **_part(values, values["again"])}
         gathers = op.kind == OperatorKind.all_gather and op.group == "tp"
         if op.kind == OperatorKind.memory or gathers:
             yield op, values
