@@ -197,6 +197,38 @@ def test_another_nvlink_lends_inside_a_node():
     assert estimate.origin.item() == Origin.derived
 
 
+def test_the_measured_nvlink_at_another_bandwidth_takes_the_time_of_an_equal_ideal_time():
+    built = cluster()
+    for factor in (0.25, 0.5, 2.0, 16.0):
+        wide = replace(built.nvlink, bandwidth_bytes_per_s=factor * NVLINK)
+        on = replace(built, tiers=(wide, *built.tiers[1:]))
+        estimate, used, notes = price("all_reduce", 8, 1, 2.0**26, [IB8, NV], on)
+        expected = 1e-5 + 1.75 * 2.0**26 / (0.8 * factor * NVLINK)
+        assert estimate.time_s.item() == pytest.approx(expected, rel=IN_LOG_LOG)
+        assert (estimate.origin.item(), used.item()) == (Origin.derived, 1)
+        assert "by the efficiency of all_reduce on nv" in notes[0][0]
+
+
+def test_an_oversubscribed_first_tier_is_one_of_so_much_less_bandwidth():
+    built = cluster()
+    thin = replace(built.nvlink, oversubscription=4.0)
+    slow = replace(built.nvlink, bandwidth_bytes_per_s=NVLINK / 4.0)
+    for ranks, nodes in ((8, 1), (64, 8)):
+        of_thin, of_slow = (
+            price(
+                "all_reduce",
+                ranks,
+                nodes,
+                SIZES,
+                [IB8, NV],
+                replace(built, tiers=(tier, built.tiers[1])),
+            )[0]
+            for tier in (thin, slow)
+        )
+        assert of_thin.time_s == pytest.approx(of_slow.time_s, rel=1e-12)
+    assert (of_thin.time_s[-1:] > price("all_reduce", 64, 8, SIZES[-1], [IB8, NV])[0].time_s).all()
+
+
 @given(
     st.sampled_from(
         ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]

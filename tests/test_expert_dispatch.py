@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -291,3 +292,26 @@ def test_consecutive_experts_are_sent_to_the_nodes_and_ranks_that_hold_them() ->
     halves = job(16, "parallelism.dispatcher=deepep", given, "cluster=gb200-nvl72")
     _, message = work_named(halves, "dispatch forward")
     assert message.tolist() == pytest.approx([whole * 2 / (16 * (1 - (15 / 16) ** 4))])
+
+
+def dispatch_s(*edits: str) -> float:
+    """The longest of the dispatches of a job over two nodes, by the kernels measured there."""
+    one = job(16, "parallelism.dispatcher=deepep", "training.sequence_length=8192", *edits)
+    work = lay_out(one, read_layer_template("transformer")).work
+    found = price(work, read_calibration("h100-sxm"), one.cluster)
+    return float(found.time_s[work.kind == OperatorKind.dispatch].max())
+
+
+def test_a_faster_network_never_slows_a_dispatch_and_none_is_a_step() -> None:
+    rates = (10, 25, 40, 45, 49, 50, 51, 55, 100, 400)
+    took = [dispatch_s(f"cluster.tiers[1].bandwidth_bytes_per_s={rate} GB/s") for rate in rates]
+    assert all(slow >= fast for slow, fast in itertools.pairwise(took))
+    # one hundredth of the bandwidth is worth about one of the time
+    assert took[4] / took[5] < 1.03
+    assert took[5] / took[6] < 1.03
+
+
+def test_a_dispatch_waits_for_light_on_a_long_network() -> None:
+    # 500 km at 5 us each, at least once
+    far = dispatch_s("cluster.tiers[1].distance_km=500")
+    assert far - dispatch_s() >= 500 * 5e-6 * 0.99

@@ -30,7 +30,7 @@ from seer.calibration import Calibration
 from seer.calibration.collective import IN_NODE, CollectiveCurve, bus_factor
 from seer.calibration.estimate import Estimate
 from seer.calibration.fabric import POINT_TO_POINT
-from seer.cluster import Cluster, Span
+from seer.cluster import Cluster, Span, Tier
 from seer.cost.dispatch import is_merged, merged_share
 from seer.cost.group import Group, Note, Priced, words_of
 from seer.cost.lenders import Lender, blend, bytes_factor, nominal_of
@@ -120,7 +120,7 @@ def bound_s(group: Group, cluster: Cluster) -> Floats:
     whole = group.collective in ("broadcast", "send_recv")
     crossing = group.message_bytes * (1.0 if whole else (parts - 1.0) / parts)
     if inside:
-        return crossing / cluster.nvlink.bandwidth_bytes_per_s
+        return crossing / cluster.nvlink.share_bytes_per_s
     return crossing / group.way.nic_bytes_per_s + cluster.network.latency_s
 
 
@@ -196,18 +196,24 @@ def _merged(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
 
 
 def _inside(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
-    """Within a node: the curve of that NVLink, or by ideal time from another NVLink fabric."""
+    """Within a node: the curve of that NVLink, or by ideal time from another NVLink fabric.
+
+    The curve of this fabric, too, answers by ideal time where the cluster states another bandwidth
+    than was measured: what if NVLink were twice as fast?
+    """
+    link = cluster.nvlink
     own = _own_inside(group.collective, calibration, cluster)
-    if own:
+    if own and not (own[1].fabric == link.fabric and _is_other_link(own[1], link)):
         return Priced(own[1].evaluate(group.message_bytes, group.n_ranks), own[0])
     half = () if group.collective == "all_reduce" else (("all_reduce", 0.5),)
-    borrowed: list[tuple[int, CollectiveCurve, float]] = []
+    borrowed = [(*own, 1.0)] if own else []
     for collective, part in ((group.collective, 1.0), *half):
         for index, curve in _curves(collective, calibration):
             if curve.ranks_per_node == IN_NODE and curve.nominal_bytes_per_s:
                 borrowed.append((index, curve, part))
-    ideal = _ideal_s(group, cluster.nvlink.bandwidth_bytes_per_s)
-    ideal = ideal * reduction_factor(group.collective, group.n_ranks, cluster.tiers[:1])
+    ideal = _ideal_s(group, link.share_bytes_per_s)
+    if not own:  # what its switches reduce is in the curve of this fabric
+        ideal = ideal * reduction_factor(group.collective, group.n_ranks, cluster.tiers[:1])
     if not borrowed:
         return _assumed(group, ideal, cluster)
     index, curve, part = borrowed[0]
@@ -216,6 +222,12 @@ def _inside(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
     lent = curve.evaluate(size, group.n_ranks)
     note = f"by the efficiency of {curve.collective} on {curve.fabric}", words_of(group)
     return Priced(as_derived(part * lent.time_s, lent.spread), index, note)
+
+
+def _is_other_link(curve: CollectiveCurve, link: Tier) -> bool:
+    """Whether a link gives a GPU another bandwidth than the one on which a curve was measured."""
+    nominal = curve.nominal_bytes_per_s
+    return bool(nominal) and abs(link.share_bytes_per_s / nominal - 1.0) > SAME_BANDWIDTH
 
 
 def _between(group: Group, calibration: Calibration, cluster: Cluster) -> Priced:
@@ -268,7 +280,7 @@ def _by_own(group: Group, sweeps: OwnSweeps, delivered: float, cluster: Cluster)
     a wider one. There no time is below what NVLink takes for it.
     """
     nearest = sweeps.nearest(group.n_nodes)
-    wide = cluster.nvlink.bandwidth_bytes_per_s >= nearest.nominal_bytes_per_s
+    wide = cluster.nvlink.share_bytes_per_s >= nearest.nominal_bytes_per_s
     contained = nearest.part == 1.0 and wide
     seen = nearest.nominal_bytes_per_s if contained else 0.0
     seen = min(group.network_bytes_per_s, max(delivered, seen))

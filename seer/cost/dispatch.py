@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from seer.calibration import Calibration, Estimate, LawCurve
-from seer.cluster import Cluster
+from seer.cluster import Cluster, Tier
 from seer.cost.pricing import Rows, Sheet
-from seer.cost.tiers import find_way
+from seer.cost.tiers import Way, find_way
 from seer.graph import PLAIN_DISPATCH, OperatorKind, Origin, WorkTable
 
 HIDDEN, TOP_K, EXPERTS, SMS = 7168.0, 8.0, 256.0, 20.0
@@ -58,35 +60,64 @@ def dispatch_curves(calibration: Calibration) -> list[tuple[int, LawCurve]]:
 
 def price_dispatch(
     work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
-) -> Rows:
-    """Fill rows of kind dispatch and combine at measured scales; returns the rows left."""
+) -> tuple[Rows, Rows]:
+    """Fill rows of kind dispatch and combine at measured scales, as on the measured network.
+
+    Returns the rows left, and those filled whose network is another: what they take goes on from
+    here by what other curves say of the two networks (`seer.cost.price`).
+    """
     done = np.zeros(len(rows), bool)
+    elsewhere = np.zeros(len(rows), bool)
     for index, curve in dispatch_curves(calibration):
-        mine = ~done & _answers(curve, work, rows, cluster)
+        mine = ~done & _answers(curve, work, rows)
         if mine.any():
             sheet.fill(rows[mine], _estimate(curve, work, rows[mine]), index, Origin.derived)
             sheet.note("dispatch and combine by the kernel of", curve.stack)
             done |= mine
-    return rows[~done]
+            if int(curve.key["n_nodes"]) > 1:
+                elsewhere |= mine & [not _as_measured(work, i, cluster) for i in rows.tolist()]
+    return rows[~done], rows[elsewhere]
 
 
-def _answers(curve: LawCurve, work: WorkTable, rows: Rows, cluster: Cluster) -> np.ndarray:
-    """Rows of the curve's kind and scale; between nodes on a network like the measured one."""
+def measured_network(cluster: Cluster) -> Cluster:
+    """The cluster with one network over all nodes like that on which the kernels were measured."""
+    name, latency_s, fabric = (getattr(cluster.network, k) for k in ("name", "latency_s", "fabric"))
+    flat = Tier(name, 0, MEASURED_NIC_BYTES_PER_S, latency_s, fabric=fabric)
+    return replace(cluster, tiers=(cluster.nvlink, flat))
+
+
+def without_delay(cluster: Cluster) -> Cluster:
+    """The cluster with all of its networks next door, each of the latency of the first."""
+    latency_s = cluster.network.latency_s
+    near = (replace(tier, latency_s=latency_s, distance_km=0.0) for tier in cluster.tiers[1:])
+    return replace(cluster, tiers=(cluster.nvlink, *near))
+
+
+def delay_s(work: WorkTable, rows: Rows, cluster: Cluster) -> NDArray[np.float64]:
+    """What distance and higher tiers add to the latency of each of these dispatches, in seconds."""
+    return np.array([_way(work, i, cluster).delay_s for i in rows.tolist()])
+
+
+def _way(work: WorkTable, row: int, cluster: Cluster) -> Way:
+    ranks = max(int(work.group_ranks[row]), 2)
+    return find_way("all_to_all", ranks, float(work.nic_share[row]), cluster, work.span_of(row))
+
+
+def _answers(curve: LawCurve, work: WorkTable, rows: Rows) -> np.ndarray:
+    """Rows of the curve's kind and scale."""
     low, high = curve.info.domain["ranks"]
-    nodes = int(curve.key["n_nodes"])
     ranks = work.group_ranks[rows]
     plain = np.array([work.variant[i] == PLAIN_DISPATCH for i in rows.tolist()], bool)
-    fits = (work.kind[rows] == OperatorKind[curve.kind]) & (work.group_nodes[rows] == nodes)
-    if nodes > 1 and fits.any():
-        fits &= [_as_measured(work, i, cluster) for i in rows.tolist()]
+    fits = work.kind[rows] == OperatorKind[curve.kind]
+    fits &= work.group_nodes[rows] == int(curve.key["n_nodes"])
     return np.asarray(fits & (ranks >= low) & (ranks <= high) & ~plain)
 
 
 def _as_measured(work: WorkTable, row: int, cluster: Cluster) -> bool:
-    """Whether the tiers leave a GPU of the group the bandwidth of the measured network."""
-    ranks = max(int(work.group_ranks[row]), 2)
-    way = find_way("all_to_all", ranks, float(work.nic_share[row]), cluster, work.span_of(row))
-    return abs(way.network_bytes_per_s / MEASURED_NIC_BYTES_PER_S - 1.0) <= 0.01
+    """Whether the tiers leave a GPU of the group the bandwidth of the measured network, at once."""
+    way = _way(work, row, cluster)
+    same = abs(way.network_bytes_per_s / MEASURED_NIC_BYTES_PER_S - 1.0) <= 0.01
+    return same and way.delay_s == 0.0
 
 
 def _estimate(curve: LawCurve, work: WorkTable, rows: Rows) -> Estimate:

@@ -196,7 +196,7 @@ def _senders_here(graph: OperatorGraph, use: LinkUse, tier: int, operator: Ints)
 
 def capacities(cluster: Cluster) -> Floats:
     """What one GPU has on each tier in one direction when all send, in bytes/s: float64[T]."""
-    inside = cluster.nvlink.bandwidth_bytes_per_s
+    inside = cluster.nvlink.share_bytes_per_s
     return np.array([inside, *(tier.share_bytes_per_s for tier in cluster.tiers[1:])])
 
 
@@ -267,7 +267,7 @@ def neighbour_s(work: WorkTable, cluster: Cluster) -> Floats:
         if collective not in POINT_TO_POINT:
             ranks, nodes = int(work.group_ranks[i]), int(work.group_nodes[i])
             share = bytes_factor(collective, ranks, nodes) * (1.0 - nodes / ranks)
-            found[i] = work.message_bytes[i] * share / cluster.nvlink.bandwidth_bytes_per_s
+            found[i] = work.message_bytes[i] * share / cluster.nvlink.share_bytes_per_s
     return found
 
 

@@ -11,9 +11,16 @@ from seer.calibration import Calibration, Estimate, MemoryCurve, PolynomialCurve
 from seer.cluster import Cluster
 from seer.cost.attention import price_attention
 from seer.cost.collectives import communication_bound_s, price_communication
-from seer.cost.dispatch import dispatch_curves, price_dispatch
+from seer.cost.dispatch import (
+    delay_s,
+    dispatch_curves,
+    measured_network,
+    price_dispatch,
+    without_delay,
+)
 from seer.cost.domains import hold_domains, hold_packing
 from seer.cost.host import price_host
+from seer.cost.lenders import TRANSFER_SPREAD
 from seer.cost.matrix import price_gemms
 from seer.cost.physics import ASSUMED_LAUNCH_S, bound_s, peak_of
 from seer.cost.polynomial import price_polynomial
@@ -135,7 +142,9 @@ def _price_communication(
         hold_packing(work, rows, cluster, sheet, by_curves)
 
     def by_curves(work: WorkTable, rows: Rows, cluster: Cluster, sheet: Sheet) -> None:
-        rows = price_dispatch(work, rows, calibration, cluster, sheet)
+        rows, elsewhere = price_dispatch(work, rows, calibration, cluster, sheet)
+        if len(elsewhere):
+            _to_other_network(work, elsewhere, calibration, cluster, sheet)
         if len(rows):
             estimate, curve, notes = price_communication(work, rows, calibration, cluster)
             sheet.fill(rows, estimate, curve)
@@ -144,6 +153,23 @@ def _price_communication(
 
     packed(work, rows, cluster, sheet)
     hold_domains(work, rows, calibration, cluster, sheet, packed)
+
+
+def _to_other_network(
+    work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
+) -> None:
+    """Move dispatch kernels from the measured network to this one, in the ratio of the two.
+
+    Both are what such a kernel takes by the curves of other collectives: a faster link is never
+    slower, and the answer has no step where a bandwidth ceases to be the measured one. Distance
+    comes on top.
+    """
+    flat, there = replace(work, span=()), measured_network(cluster)
+    ours, _, _ = price_communication(work, rows, calibration, without_delay(cluster))
+    theirs, _, _ = price_communication(flat, rows, calibration, there)
+    sheet.in_ratio(rows, 0.0, ours.time_s / theirs.time_s, TRANSFER_SPREAD)
+    sheet.time_s[rows] += delay_s(work, rows, cluster)
+    sheet.note("dispatch and combine measured on another network: in the ratio of the two")
 
 
 def least_s(

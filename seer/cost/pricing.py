@@ -73,7 +73,11 @@ class Sheet:
         self.curve[rows] = curve
 
     def in_ratio(
-        self, rows: Rows, launch_s: float | NDArray[np.float64], ratio: float, spread: float
+        self,
+        rows: Rows,
+        launch_s: float | NDArray[np.float64],
+        ratio: float | NDArray[np.float64],
+        spread: float,
     ) -> None:
         """Move filled rows to a like device: what exceeds the launch takes `ratio` times as long.
 

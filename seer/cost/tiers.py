@@ -135,7 +135,7 @@ def _all_to_all(n_ranks: int, cluster: Cluster, span: Span) -> float:
                 seconds.append(out[0] * other_rail / _sender(cluster, k, 1.0, span))
                 break
     if any(tier.wiring == "rail" for tier in cluster.tiers[1 : span.top + 1]):
-        seconds.append(out[0] * other_rail / cluster.nvlink.bandwidth_bytes_per_s)
+        seconds.append(out[0] * other_rail / cluster.nvlink.share_bytes_per_s)
     return out[0] / max(seconds)
 
 
