@@ -10,7 +10,7 @@ import pytest
 
 from seer.layers import LatentAttention
 from seer.readers.published_runs import PublishedRun, read_published_runs
-from seer.readers.published_words import RECOMPUTE, uneven_stages
+from seer.readers.published_words import RECOMPUTED, uneven_stages
 
 ROW: dict[str, Any] = {
     "id": "a", "source_group": "g", "grade": "A", "task": "pretrain", "model": "GPT 1.3B",
@@ -18,7 +18,8 @@ ROW: dict[str, Any] = {
     "ffn_hidden": 8192, "gated_ffn": 0, "vocab": 51200, "seq_len": 2048, "n_experts": "",
     "top_k": "", "moe_ffn_hidden": "", "shared_ffn_hidden": "", "n_dense_layers": "", "mla": "",
     "attn_note": "", "mtp_layers": "", "tied_embeddings": 1, "gpus_per_node": 8,
-    "internode_net": "IB NDR 400Gb/s per GPU", "software": "Megatron-Bridge, NeMo container 26.02",
+    "nvlink_domain": "", "internode_net": "IB NDR 400Gb/s per GPU",
+    "software": "Megatron-Bridge, NeMo container 26.02",
     "n_gpus": 64, "tp": 2, "sp": 1, "cp": 1, "ep": 1, "etp": "", "pp": 1, "vpp": 1, "mbs": 1,
     "gbs": 64, "iteration_time_s": 2.0, "gpu_class": "h100-sxm", "precision_class": "bf16",
     "schedule_class": "none", "sharding_class": "zero1", "sharding": "zero1", "shard_group": "",
@@ -155,11 +156,40 @@ def test_row_wise_scaling_is_forecast_as_per_tensor_and_the_notes_say_so(tmp_pat
     assert "fp8-rowwise is forecast as fp8" in run.job.notes
 
 
-@pytest.mark.parametrize("word", RECOMPUTE)
+@pytest.mark.parametrize("word", RECOMPUTED)
 def test_every_word_for_recomputation_is_one_that_jobs_have(tmp_path: Path, word: str) -> None:
-    training = run_of(tmp_path, recompute_class=word).job.training
-    assert training.recompute == RECOMPUTE[word][0]
-    assert training.recompute_modules == RECOMPUTE[word][1]
+    training = run_of(tmp_path, recompute_class=f"selective:{word}").job.training
+    assert training.recompute == "selective"
+    assert training.recompute_modules == (RECOMPUTED[word],)
+
+
+def test_modules_that_run_again_are_joined_by_a_plus(tmp_path: Path) -> None:
+    run = run_of(tmp_path, **MIXTURE, recompute_class="selective:layernorm+moe_act")
+    assert run.job.training.recompute_modules == ("layernorm", "moe_act")
+
+
+@pytest.mark.parametrize("word", ["selective:layer", "selective:mlp+", "full:mlp", "some"])
+def test_an_unknown_word_for_recomputation_is_a_reason(tmp_path: Path, word: str) -> None:
+    _, skipped = read(tmp_path, {"recompute_class": word})
+    assert [s.reason for s in skipped] == [f"recompute {word!r}: not known"]
+
+
+def test_nodes_with_fewer_gpus_than_the_shipped_cluster_are_read_as_they_are(
+    tmp_path: Path,
+) -> None:
+    run = run_of(tmp_path, gpu_class="h200-sxm", nvlink_domain=4)
+    assert run.job.cluster.devices_per_node == 4
+    assert run.job.cluster.tiers[0].size == 4
+    assert "nodes of 4 GPUs, where the shipped cluster has 8" in run.job.notes
+
+
+def test_pytorchs_first_fsdp_is_a_stack_of_its_own(tmp_path: Path) -> None:
+    change = {"sharding_class": "zero3", "sharding": "fsdp", "tp": 1}
+    first = run_of(tmp_path, software="PyTorch FSDP1 (fms-fsdp)", **change).job.framework
+    second = run_of(tmp_path, software="PyTorch FSDP2", **change).job.framework
+    assert (first.name, second.name) == ("fsdp1", "fsdp")
+    assert (first.grad_reduce_bytes["bf16"], second.grad_reduce_bytes["bf16"]) == (2, 4)
+    assert (first.shard_buffers, second.shard_buffers) == (False, True)
 
 
 def test_recomputation_that_is_not_published_is_the_default_of_the_preset(tmp_path: Path) -> None:

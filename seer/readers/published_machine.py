@@ -8,6 +8,7 @@ from typing import Any
 
 from seer.readers import shipped
 from seer.readers.files import read_structured
+from seer.readers.published_words import count_of
 
 Row = Mapping[str, str]
 
@@ -55,7 +56,12 @@ def cluster_of(row: Row, notes: list[str]) -> dict[str, Any]:
         raise ValueError(f"GPU {gpu!r}: no cluster is shipped for it")
     cluster: dict[str, Any] = read_structured(shipped.find("clusters", CLUSTERS[gpu]))
     inner, outer, *rest = cluster["tiers"]
-    domain = cluster["devices_per_node"]
+    built = cluster["devices_per_node"]
+    domain = min(built, count_of(row, "nvlink_domain", built))
+    if domain < built:
+        cluster["devices_per_node"] = domain
+        inner = inner | {"size": domain}
+        notes.append(f"nodes of {domain} GPUs, where the shipped cluster has {built}")
     if domain > SEGMENT and int(row["n_gpus"]) % domain:
         cluster["devices_per_node"] = SEGMENT
         inner = inner | {"size": SEGMENT}

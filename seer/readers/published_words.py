@@ -22,15 +22,17 @@ PRECISIONS = {
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
 }
-RECOMPUTE: dict[str, tuple[str, tuple[str, ...]]] = {
-    "none": ("none", ()),
-    "full": ("full", ()),
-    "selective": ("selective", ()),
-    "selective:core-attention": ("selective", ("core_attn",)),
-    "selective:mlp": ("selective", ("mlp",)),
-    "selective:mla_up_proj": ("selective", ("mla_up_proj",)),
-    "selective:per-op": ("selective", ("per_op",)),
+RECOMPUTED = {
+    "core-attention": "core_attn",
+    "mlp": "mlp",
+    "mla_up_proj": "mla_up_proj",
+    "per-op": "per_op",
+    "layernorm": "layernorm",
+    "moe": "moe",
+    "moe_act": "moe_act",
+    "shared_experts": "shared_experts",
 }
+"""Words behind `selective:`, joined by a plus -> modules as Megatron names them."""
 SCHEDULES = {
     "": None,
     "none": None,
@@ -79,12 +81,21 @@ def why_not(row: Row, grades: str) -> str:
         ("precision", "precision_class", PRECISIONS),
         ("sharding", "sharding_class", SHARDING),
         ("schedule", "schedule_class", SCHEDULES),
-        ("recompute", "recompute_class", ("", *RECOMPUTE)),
     )
     for word, column, names in known:
         if row.get(column, "") not in names:
             return f"{word} {row.get(column)!r}: not known"
+    kind, *modules = _recompute_words(row)
+    if kind not in ("", "none", "full", "selective") or set(modules) - set(RECOMPUTED):
+        return f"recompute {row.get('recompute_class')!r}: not known"
     return ""
+
+
+def _recompute_words(row: Row) -> list[str]:
+    """`selective:layernorm+moe_act` as selective, layernorm, moe_act."""
+    word = row.get("recompute_class", "")
+    kind, _, modules = word.partition(":")
+    return [kind, *modules.split("+")] if kind == "selective" and modules else [word]
 
 
 def number_of(row: Row, column: str) -> float:
@@ -126,10 +137,10 @@ def training_of(row: Row, notes: list[str]) -> dict[str, Any]:
         "micro_batch": count_of(row, "mbs"),
         "precision": PRECISIONS[precision],
     }
-    recompute = row.get("recompute_class", "")
+    recompute, *modules = _recompute_words(row)
     if recompute:
-        training["recompute"], modules = RECOMPUTE[recompute]
-        training["recompute_modules"] = list(modules)
+        training["recompute"] = recompute
+        training["recompute_modules"] = [RECOMPUTED[word] for word in modules]
     else:
         notes.append("recomputation is not published: the default of the framework preset")
     if row.get("task") == "sft":
