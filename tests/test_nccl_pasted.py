@@ -143,6 +143,17 @@ def test_gathers_of_old_versions_are_known_by_their_bus_bandwidth(tmp_path: Path
     assert set(table["n_ranks"]) == {16.0}
 
 
+def test_a_time_that_contradicts_its_bandwidth_is_left_out(tmp_path: Path) -> None:
+    """A row pasted in another unit, or with a digit too many."""
+
+    path = rewritten(tmp_path, lambda line: line.replace("  291.30  ", "  29130.  "))
+    (table,), skipped = read_measurements(path)
+    assert 8388608.0 not in table["message_bytes"].tolist()
+    assert [one.line for one in skipped] == [31]
+    # 53.99 GB/s of 8 MiB and 16 ranks: 2 x 15 / 16 x 8388608 / 53.99e9
+    assert "are 291.3 us, not 2.913e+04" in skipped[0].reason
+
+
 def test_a_reduction_left_blank_does_not_move_the_columns(tmp_path: Path) -> None:
     path = rewritten(
         tmp_path,

@@ -7,6 +7,7 @@ of doc/PERFORMANCE.md in the nccl-tests repository.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,10 @@ DTYPES = {
 LARGEST_ERROR = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
 """What the versions before 2022-08 accept in their `error` column (DeltaMaxValue in their
 src/common.cu); any error of an integer is wrong."""
+
+
+LEAST_GB_PER_S = 0.1
+"""Two decimals of a smaller bus bandwidth say too little of it."""
 
 
 class Unusable(Exception):
@@ -233,18 +238,35 @@ def usable(test: Test, in_place: bool) -> tuple[list[Measured], list[tuple[int, 
     """
     kept: list[Measured] = []
     lost: list[tuple[int, str]] = []
-    for row in test.rows:
+    found = [(row, _half(row, in_place)) for row in test.rows]
+    factors = [_factor(row, half, test.unit_s)[0] for row, half in found if half is not None]
+    known = [factor for factor in factors if factor > 0]
+    factor = statistics.median(known) if known else 0.0
+    for row, half in found:
         try:
-            kept.append(_measured(row, in_place, test.unit_s))
+            kept.append(_measured(row, half, test.unit_s, factor))
         except Unusable as reason:
             lost.append((row.line, str(reason)))
     return kept, lost
 
 
-def _measured(row: Row, in_place: bool, unit_s: float) -> Measured:
+def _half(row: Row, in_place: bool) -> Half | None:
+    """The half that counts."""
     halves = (row.out_of_place, row.in_place)[:: -1 if in_place else 1]
     there = [half for half in halves if half is not None]
-    half = next((half for half in there if half.time.upper() != "N/A"), next(iter(there), None))
+    return next((half for half in there if half.time.upper() != "N/A"), next(iter(there), None))
+
+
+def _factor(row: Row, half: Half, unit_s: float) -> tuple[float, float]:
+    """Bus bandwidth x time / size of a half, the same in all rows of a test, and how far its
+    printed digits leave it open; 0 where it is not told."""
+    busbw, time_us, size = number(half.busbw), number(half.time) * unit_s * 1e6, number(row.size)
+    if busbw < LEAST_GB_PER_S or min(time_us, size) <= 0:
+        return 0.0, 0.0
+    return busbw * 1e3 * time_us / size, 0.05 + 0.02 / busbw + 0.02 / time_us
+
+
+def _measured(row: Row, half: Half | None, unit_s: float, factor: float) -> Measured:
     if half is None:
         raise Unusable("both halves of the row are blank")
     if half.of_host:
@@ -255,6 +277,13 @@ def _measured(row: Row, in_place: bool, unit_s: float) -> Measured:
     if not 0 < time_us <= LARGEST_US:
         raise Unusable(f"the time is '{half.time}', not a positive number of microseconds")
     _refuse_wrong(half, row.dtype)
+    own, slack = _factor(row, half, unit_s)
+    if own and factor and abs(own / factor - 1) > slack:
+        told = factor * size / (number(half.busbw) * 1e3)
+        raise Unusable(
+            f"time and bus bandwidth contradict each other: by the other rows {half.busbw} GB/s "
+            f"for {row.size} bytes are {told:.4g} us, not {time_us:.4g}"
+        )
     variation = number(half.variation_percent)
     return Measured(
         line=row.line,
