@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
+import pickle
 import re
 import subprocess
 from pathlib import Path
@@ -351,3 +353,29 @@ def test_a_result_at_a_prompt_is_one_line(which: str, request):
     shown = repr(request.getfixturevalue(which))
     assert shown.startswith("<")
     assert len(shown) < 100
+
+
+def test_equal_answers_are_equal_also_behind_a_pickle(found):
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert len({found, copy.deepcopy(found)}) == 1
+    assert found != seer.forecast("llama3-8b-64xh100", {"training.recompute": "full"})
+    assert found != "6.22 s"
+
+
+def test_notes_of_a_forecast_are_those_that_it_prints(found):
+    assert list(found.notes) == found.to_dict()["notes"]
+    asked = seer.forecast("llama3-8b", gpus=64, cluster="dgx-h100")
+    assert "framework nemo: not stated; the default" in asked.notes
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("traces/tiny-gpt-cpu", "trace"),
+        ("docs/examples/workload.txt", "trace"),
+        ("docs/examples/overlapped-all-reduce.json", "graph template"),
+    ],
+)
+def test_a_file_of_operators_is_no_job_and_that_is_said(path: str, what: str):
+    with pytest.raises(seer.UsageError, match=f"this is a {what}, not a job"):
+        seer.forecast(Path(__file__).parent.parent / path, cluster="dgx-h100")

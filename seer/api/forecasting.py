@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import polars
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ForecastResult(Forecast):
     """A forecast: the fields of `seer.forecast.Forecast`, and ways to show them.
 
@@ -33,11 +33,28 @@ class ForecastResult(Forecast):
 
     spec: Mapping[str, Any] | None = None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was chosen for the job, and what to know about its cluster; see `warnings` too."""
+        from seer.reports.forecast_json import notes_of
+
+        return notes_of(self.job)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the object that `seer forecast --json` prints."""
         from seer.reports.forecast_json import to_json
 
         return to_json(self, self.spec)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both say the same: equal answers to equal questions."""
+        if not isinstance(other, ForecastResult):
+            return NotImplemented
+        same = self.iteration_time_s == other.iteration_time_s
+        return same and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.job.name, self.iteration_time_s))
 
     def to_columns(self) -> dict[str, list[Any]]:
         """The operators by column, as plain lists."""

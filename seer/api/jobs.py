@@ -8,7 +8,8 @@ from typing import Any
 
 from seer.choose import choose_parallelism
 from seer.errors import UsageError
-from seer.readers.job import OpenedJob, open_named, opened, resolve
+from seer.readers import shipped
+from seer.readers.job import OpenedJob, kind_of, open_named, opened, resolve
 from seer.readers.overrides import Overrides, parse_overrides
 from seer.spec import Job
 
@@ -50,7 +51,20 @@ def open_job(
     if not isinstance(name, str):
         hint = "a name, a path, or a mapping with the keys of a job spec"
         raise UsageError(f"a {type(job).__name__} is no job that can be edited", hint=hint)
+    _refuse_graphs(name)
     return open_named(name, changes), changes
+
+
+def _refuse_graphs(name: str) -> None:
+    """Raise UsageError for a file whose operators are written down already: nothing is planned."""
+    if not shipped.is_path(name) or not os.path.exists(name):
+        return
+    from seer.readers.traces import is_trace
+
+    what = "trace" if is_trace(name) else "graph template" if kind_of(name) == "graph" else ""
+    if what:
+        hint = f"the command takes it: seer forecast {name}"
+        raise UsageError(f"this is a {what}, not a job", where=name, hint=hint)
 
 
 def axes_of(given: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:

@@ -178,7 +178,7 @@ def kind_of(name_or_path: str) -> str:
     if not shipped.is_path(name_or_path):
         known = [*shipped.names("jobs"), *shipped.names("models")]
         what = f"'{name_or_path[:80]}' is neither a job, a model nor a file"
-        raise UsageError(what, hint=nearest(name_or_path, known) + "; `seer list` shows all")
+        raise UsageError(what, hint=f"{nearest(name_or_path, known)} (`seer list` shows all)")
     from seer.readers.doors.opening import is_foreign
 
     if is_foreign(name_or_path):

@@ -57,10 +57,16 @@ def to_json(forecast: Forecast, spec: Mapping[str, Any] | None = None) -> dict[s
         "coverage": dict(forecast.coverage),
         "operators": forecast.operators,
         "provenance": _provenance(forecast),
-        "notes": [*job.notes, *(f"cluster {job.cluster.name}: {n}" for n in job.cluster.notes)],
+        "notes": list(notes_of(job)),
         "warnings": list(forecast.warnings),
         **({"spec": dict(spec)} if spec is not None else {}),
     }
+
+
+def notes_of(job: Job) -> tuple[str, ...]:
+    """What was chosen for a job, and what to know about its cluster."""
+    about = (f"cluster {job.cluster.name}: {note}" for note in job.cluster.notes)
+    return (*job.notes, *about)
 
 
 def _provenance(forecast: Forecast) -> dict[str, Any]:
