@@ -149,3 +149,22 @@ def test_a_recipe_of_one_publication_leaves_later_rounds_of_the_same_stack_alone
     assert "framework.variants.flash=flash1" in first
     assert recipe_edits(row | {"source": "MLPerf Training v4.0, gpt3, NVIDIA"}, []) == []
     assert recipe_edits(row, []) == []
+
+
+@pytest.mark.parametrize(
+    ("software", "gpu", "cudnn"),
+    [
+        ("TorchTitan 2024-12", "h100-sxm", False),
+        ("TorchTitan 2025-06", "h100-sxm", False),
+        ("TorchTitan 2025-06", "b200-sxm", True),
+        ("TorchTitan 2026-01", "h100-sxm", True),
+        ("PyTorch FSDP2 2.7", "h200-sxm", False),
+        ("PyTorch FSDP2 2.11", "h200-sxm", True),
+        ("PyTorch FSDP2 2.11", "a100-sxm-80gb", False),
+    ],
+)
+def test_pytorchs_attention_is_cudnns_from_the_release_and_the_gpu_that_have_it(
+    software: str, gpu: str, cudnn: bool
+) -> None:
+    row = {"software": software, "gpu_class": gpu}
+    assert ("framework.variants.flash=cudnn" in recipe_edits(row, [])) == cudnn
