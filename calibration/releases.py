@@ -5,7 +5,7 @@
 Published runs of NVIDIA's stacks repeat plans release by release. Groups the rows that agree in
 model, device, precision, task, sequence, GPUs, layout and micro-batch, takes the standard deviation
 of log(time per token and GPU) inside each group, and pools it over groups by their degrees of
-freedom: dense models and mixtures of experts apart. `seer.forecast.RELEASE_SPREAD` is its output.
+freedom: dense models and mixtures of experts apart. `seer.interval.RELEASE_SPREAD` is its output.
 No forecast is involved.
 """
 

@@ -4,7 +4,7 @@
 
 A system is one source group, device and precision, as at the level "own-steps" of `seer validate`.
 Takes the factor with which the cold forecast of each published run meets its time, and finds the
-spreads (`seer.validate.estimate.Spreads`) under which these are most likely: `PUBLISHED` there. Of
+spreads (`seer.interval.Spreads`) under which these are most likely: `PUBLISHED` there. Of
 each system with four rows or more, DRAWS sets of four are drawn with a fixed seed, so that all
 systems weigh the same; a weak pull to round values keeps what the runs leave open from running off.
 """
@@ -22,9 +22,10 @@ from scipy.optimize import minimize
 
 from seer.errors import SeerError
 from seer.forecast import prepare
+from seer.interval import Spreads
 from seer.readers import read_calibration
 from seer.readers.published_runs import read_published_runs
-from seer.validate.estimate import OwnRun, Spreads, log_likelihood
+from seer.validate.estimate import OwnRun, log_likelihood
 from seer.validate.factors import response
 from seer.validate.own_steps import FEWEST_ROWS, System, system_of
 

@@ -60,12 +60,15 @@ class Factor:
         Where it comes from, for the output.
     utilization : float or None
         Of a power limit: the share of peak that the device sustains at full clock.
+    runs : int
+        How many measured runs are behind it; 0 = it was given.
     """
 
     value: float
     spread: float
     source: str
     utilization: float | None = None
+    runs: int = 0
 
     def resolved(self, demand: Demand) -> Factor:
         """The same with the value that it has for the passes of a plan."""
@@ -126,12 +129,13 @@ def declared_factor(calibration: Calibration, job: Job) -> Factor:
         ours = ours and entry.get("architecture", architecture) == architecture
         if ours and job.training.precision in entry["precisions"]:
             rows, spread = ", ".join(entry["rows"]), float(entry["spread"])
+            runs = len(entry["rows"])
             if "sustained_utilization" in entry:
                 share = float(entry["sustained_utilization"])
                 source = f"{calibration.name} sustains {share:.1%} of peak, from {rows}"
-                return Factor(1.0, spread, source, share)
+                return Factor(1.0, spread, source, share, runs)
             source = f"sustained factor {entry['value']:.3f} of {calibration.name} from {rows}"
-            return Factor(float(entry["value"]), spread, source)
+            return Factor(float(entry["value"]), spread, source, runs=runs)
     return NO_FACTOR
 
 

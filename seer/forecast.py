@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from seer import cost
 from seer.calibration import Calibration
-from seer.calibration.estimate import NORMAL_90
 from seer.caveats import caveats
 from seer.clocks import Demand, Factor, declared_factor, demand_of
 from seer.cost.links import shared_links
@@ -19,6 +18,7 @@ from seer.fluid import FluidRates, play_fluid
 from seer.graph import MATRIX, OperatorGraph, Origin
 from seer.graph.template import LayerTemplate
 from seer.hosts import launch_origins, launch_times, play_into, with_host
+from seer.interval import interval_of
 from seer.play import play
 from seer.readers import read_calibration, read_layer_template
 from seer.spec import Job
@@ -34,21 +34,6 @@ from seer.workload import (
     unfold,
 )
 from seer.workload.transfers import transfer_overhead_s
-
-CLUSTER_SPREAD = 0.06
-"""Standard deviation of log(time) between clusters of one GPU model that run the same plan.
-
-Published clusters of one GPU model differ by 10-15 % from each other: read as the width of the
-central 90 %, that is 0.10 / 1.645. Every interval contains it, since no operator measurement can.
-"""
-
-
-RELEASE_SPREAD = {"dense": 0.030, "experts": 0.118}
-"""Standard deviation of log(time) between releases of one stack that run the same plan.
-
-Pooled over 36 dense and 36 expert plans that NVIDIA published for several releases, on the machine
-that each names (`calibration/releases.py`). A job does not say which kernels its release has.
-"""
 
 
 @dataclass(frozen=True)
@@ -308,7 +293,9 @@ def _read_off(prepared: Prepared, played: Played, factor: Factor) -> Forecast:
     analysis = analyse_rank(
         played.graph, played.timeline, rank, inner=played.inner, origin=pricing.origin
     )
-    interval = _interval(prepared, played, rank, factor, time_s)
+    seconds = time_by_work(plan, played, rank)
+    experts = bool(job.model.experts)
+    interval = interval_of(time_s, seconds, plan.work, pricing, factor, experts)
     peak = peak_bytes(plan)
     heaviest = int(np.argmax(peak))
     busy = analysis.busy_by_origin
@@ -332,31 +319,6 @@ def _read_off(prepared: Prepared, played: Played, factor: Factor) -> Forecast:
             job, prepared.calibration, factor, pricing, interval, float(peak[heaviest])
         ),
     )
-
-
-def _interval(
-    prepared: Prepared, played: Played, rank: int, factor: Factor, time_s: float
-) -> tuple[float, float] | None:
-    """Central 90 % of the iteration time.
-
-    Errors of operators priced by one curve are taken as fully correlated (one machine, one
-    software stack: they are off together), those of different curves as independent; the spread of
-    the factor over its runs, the spread between clusters of one GPU model and that between
-    releases of its software are added.
-    """
-    plan, pricing = prepared.plan, prepared.pricing
-    seconds = time_by_work(plan, played, rank)
-    known = np.isfinite(pricing.spread) & (seconds > 0)
-    if not known.any():
-        return None
-    absolute = np.where(known, seconds * np.nan_to_num(pricing.spread), 0.0)
-    per_curve = np.bincount(pricing.curve[known] + 1, weights=absolute[known])
-    matrix = float(seconds[np.isin(plan.work.kind, MATRIX)].sum())
-    release = RELEASE_SPREAD["experts" if prepared.job.model.experts else "dense"]
-    parts = (*per_curve, factor.spread * matrix, CLUSTER_SPREAD * time_s, release * time_s)
-    relative = float(np.linalg.norm(parts)) / time_s
-    width = float(np.exp(NORMAL_90 * relative))
-    return time_s / width, time_s * width
 
 
 def time_by_work(plan: Plan, played: Played, rank: int) -> NDArray[np.float64]:

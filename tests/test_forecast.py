@@ -15,7 +15,8 @@ import pytest
 
 from seer.choose import choose_parallelism
 from seer.errors import InfeasibleError
-from seer.forecast import RELEASE_SPREAD, Forecast, forecast, model_flop
+from seer.forecast import Forecast, forecast, model_flop
+from seer.interval import RELEASE_SPREAD
 from seer.readers import read_job, read_model
 from seer.reports.forecast_json import to_json
 from seer.spec import ParallelismSpec

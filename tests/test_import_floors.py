@@ -36,6 +36,7 @@ FLOORS = {
     "forecast": 4,
     "hosts": 4,
     "caveats": 4,
+    "interval": 4,
     "choose": 4,
     "plans": 4,
     "graph_forecast": 4,

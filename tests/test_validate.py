@@ -15,12 +15,13 @@ import pytest
 from seer.cli import main
 from seer.errors import UnreadableError
 from seer.forecast import prepare
+from seer.interval import PUBLISHED, Spreads, half_width
 from seer.readers.published_machine import network_bytes_per_s
 from seer.readers.published_runs import read_published_runs
 from seer.reports.validation import to_csv, to_json, to_markdown
 from seer.spec import Job
 from seer.validate import ScoredRun, prepare_runs, score, spearman, validate
-from seer.validate.estimate import PUBLISHED, OwnRun, Spreads, combine, half_width
+from seer.validate.estimate import OwnRun, combine
 from seer.validate.factors import Response
 
 ROW = {

@@ -30,41 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.clocks import Factor
+from seer.interval import PUBLISHED, Spreads
 
 Floats = NDArray[np.float64]
 
 LEAST_SENSITIVITY = 1e-3
 """Runs whose time moves less with the factor say nothing about it."""
-
-
-@dataclass(frozen=True)
-class Spreads:
-    """Standard deviations of what makes runs differ.
-
-    Attributes
-    ----------
-    common, architecture : float
-        Of log(factor), between systems and between dense models and mixtures of experts of one.
-    run : float
-        Of log(time), of runs of one system that its pace explains.
-    other : (float, float)
-        Of log(time), of runs with something else wrong: dense, and mixtures of experts.
-    other_share : float
-        How many runs are such.
-    """
-
-    common: float
-    architecture: float
-    run: float
-    other: tuple[float, float]
-    other_share: float
-
-
-PUBLISHED = Spreads(
-    common=0.105, architecture=0.164, run=0.024, other=(0.135, 0.310), other_share=0.176
-)
-"""Most likely values for the published runs, every system weighing the same
-(`calibration/systems.py` prints them)."""
 
 
 @dataclass(frozen=True)
@@ -121,28 +92,13 @@ def combine(
     if len(runs) == 1:
         log_factor = float(logs[0] * shared[0] / (spreads.common**2 + spreads.architecture**2))
     variance = float(weight @ (left + (mean - log_factor) ** 2))
-    return Factor(math.exp(log_factor), math.sqrt(variance), source)
+    return Factor(math.exp(log_factor), math.sqrt(variance), source, runs=len(runs))
 
 
 def log_likelihood(runs: Sequence[OwnRun], spreads: Spreads) -> float:
     """log of the density of the times of these runs of one system."""
     scale = sum(math.log(max(run.sensitivity, LEAST_SENSITIVITY)) for run in runs)
     return float(np.logaddexp.reduce(_cases(runs, spreads).log_likelihood)) - scale
-
-
-def half_width(spread: float, experts: bool, spreads: Spreads = PUBLISHED) -> float:
-    """Half of the central 90 % of log(time) of another run, whose pace is known to `spread`."""
-    widths = [math.hypot(spread, own) for own in (spreads.run, spreads.other[experts])]
-    shares = (1.0 - spreads.other_share, spreads.other_share)
-    low, high = 0.0, 2.0 * max(widths)
-    for _ in range(50):
-        half = 0.5 * (low + high)
-        inside = sum(
-            share * math.erf(half / (width * math.sqrt(2.0)))
-            for share, width in zip(shares, widths, strict=True)
-        )
-        low, high = (half, high) if inside < 0.9 else (low, half)
-    return half
 
 
 def _cases(runs: Sequence[OwnRun], spreads: Spreads) -> _Cases:

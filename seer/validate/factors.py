@@ -110,4 +110,4 @@ def power_limit(runs: Sequence[LimitedRun], source: str) -> Factor | None:
         return None
     left = [run.log_error(tried[best]) for run in runs]
     spread = float(np.std(left, ddof=1)) if len(runs) > 1 else 0.0
-    return Factor(1.0, spread, source, tried[best])
+    return Factor(1.0, spread, source, tried[best], len(runs))

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from seer.forecast import Prepared
+from seer.interval import half_width
 from seer.readers.published_runs import PublishedRun, SkippedRun
-from seer.validate.estimate import combine, half_width
+from seer.validate.estimate import combine
 from seer.validate.factors import Response, response
 from seer.validate.scores import ScoredRun
 
