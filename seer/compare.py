@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seer.errors import UsageError
 from seer.forecast import Forecast, time_by_work
@@ -19,6 +20,7 @@ from seer.graph import COMMUNICATION, OperatorKind
 from seer.graph_forecast import GraphForecast
 from seer.readers.kineto.recording import Recording
 from seer.readers.kineto.summary import recorded_steps
+from seer.readers.kineto.works import told_kinds
 from seer.readers.steps import StepTime
 from seer.timeline import Breakdown
 from seer.timeline.intervals import covering
@@ -206,8 +208,9 @@ def _rank_side(recording: Recording, index: int, low: float, high: float) -> Sid
     busy = compute.union(covering(start[optimizes], end[optimizes]))
     active = busy.union(covering(start[communicates], end[communicates]))
     seconds = np.bincount(row, weights=end - start, minlength=len(graph.work))
+    kinds = told_kinds(recording.works)
     operators = [
-        Spent(graph.work.name[i], _kind(recording, i), float(seconds[i]))
+        Spent(graph.work.name[i], _kind(recording, i, kinds), float(seconds[i]))
         for i in np.flatnonzero(seconds > 0).tolist()
     ]
     parts = {
@@ -219,9 +222,9 @@ def _rank_side(recording: Recording, index: int, low: float, high: float) -> Sid
     return Side("", high - low, parts, _merged(operators))
 
 
-def _kind(recording: Recording, row: int) -> OperatorKind:
+def _kind(recording: Recording, row: int, kinds: NDArray[np.int8]) -> OperatorKind:
     """The kind of a row; communication of unknown kind counts as an all-reduce in sums by part."""
-    kind = OperatorKind(int(recording.graph.work.kind[row]))
+    kind = OperatorKind(int(kinds[row]))
     if recording.works.communicates[row] and kind not in COMMUNICATION:
         return OperatorKind.send_recv
     return kind

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kineto_writer import KinetoWriter
 
 from seer.cli import main
-from seer.compare import Side, Spent, compare, of_forecast, of_graph, of_json
+from seer.compare import Side, Spent, compare, of_forecast, of_graph, of_json, of_recording
 from seer.errors import UsageError
 from seer.forecast import forecast
 from seer.graph import OperatorKind
 from seer.graph_forecast import forecast_traced
 from seer.readers import read_job
 from seer.readers.given import parse_given
+from seer.readers.kineto.summary import read_kineto, summarise
 from seer.readers.traces import read_trace
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,6 +69,28 @@ def test_operators_of_other_names_are_compared_by_kind() -> None:
     theirs = side("m", {"compute": 5.0}, Spent("sm90_xmma_gemm_bf16", GEMM, 5.0))
     found = compare(ours, theirs)
     assert [(r.name, r.contribution_s) for r in found.rows] == [("gemm", 1.0)]
+
+
+def test_kernels_without_shapes_are_compared_by_what_their_names_say(tmp_path: Path) -> None:
+    writer = KinetoWriter()
+    for k, (kernel, length) in enumerate(
+        [
+            ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_TNT", 40.0),
+            ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", 20.0),
+            ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128>>", 15.0),
+            ("void convertTensor_kernel<float, __half>", 10.0),
+            ("void fbgemm_gpu::split_embedding_lookup_kernel", 5.0),
+        ]
+    ):
+        writer.launch(100.0 * k, length, kernel=kernel)
+    recording = read_kineto([writer.write(tmp_path / "t.json")])
+    busy: dict[str, float] = {}
+    for one in of_recording(recording).operators:
+        busy[one.kind.name] = busy.get(one.kind.name, 0.0) + one.busy_s * 1e6
+    told = {"gemm": 60.0, "attention": 15.0, "memory": 15.0}
+    assert busy == pytest.approx(told)
+    of_info = {k: v * 1e6 for k, v in summarise(recording).busy_s.items() if k != "host"}
+    assert of_info == pytest.approx(told)
 
 
 def test_time_of_the_host_is_idle_time_where_one_side_cannot_tell_it() -> None:

@@ -24,12 +24,14 @@ from seer.graph import COMMUNICATION, MATRIX, DType, OperatorGraph, Origin, Work
 from seer.readers import read_calibration, shipped
 from seer.readers.kineto.devices import find_device, shipped_cluster
 from seer.readers.kineto.recording import Recording
+from seer.readers.kineto.works import told_kinds
 from seer.readers.specs import read_cluster
 
 Floats = NDArray[np.float64]
 
-_MATRIX_NAME = re.compile(r"gemm|conv|wgrad|dgrad|xmma|cutlass|fmha|flash|attention|Cijk_", re.I)
-_HALF_NAME = re.compile(r"bf16|bfloat16|fp16|half|f16|h884|h1688|h16816|hgemm", re.I)
+_HALF_NAME = re.compile(
+    r"bf16|bfloat16|fp16|half|f16|h884|h1688|h16816|hgemm|nvjet_(tst|hsh|qq)", re.I
+)
 """How kernels of cuBLAS, cuDNN, CUTLASS, FlashAttention and Tensile tell what they do."""
 
 _LONGEST_NAME = 2000
@@ -165,7 +167,7 @@ def _price_kernels(
         sheet.set(sized, ratio, Origin.derived, "in proportion to the rooflines of both devices")
     rest = rows[~works.is_sized[rows]]
     kernels = [works.kernel[i][:_LONGEST_NAME] for i in rest.tolist()]
-    named = np.array([bool(_MATRIX_NAME.search(name)) for name in kernels], np.bool_)
+    named = np.isin(told_kinds(works)[rest], MATRIX)
     half = np.array([bool(_HALF_NAME.search(name)) for name in kernels], np.bool_)
     for word in ("fp16", "fp32"):
         chosen = rest[named & (half == (word == "fp16"))]

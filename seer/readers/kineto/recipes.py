@@ -258,6 +258,12 @@ RECIPES: Mapping[str, Callable[[Call], tuple[str, Row]]] = {
     "aten::_scaled_dot_product_flash_attention_backward": _attention(
         "flash", 1, 11, heads_first=True, backward=True
     ),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention(
+        "flash", 0, 4, heads_first=True, bias=5
+    ),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention(
+        "flash", 1, 7, heads_first=True, backward=True, bias=8
+    ),
     "aten::_scaled_dot_product_cudnn_attention": _attention(
         "cudnn", 0, 6, heads_first=True, bias=3
     ),

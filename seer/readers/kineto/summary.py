@@ -17,6 +17,7 @@ from seer.readers.kineto.communication import read_patterns
 from seer.readers.kineto.folder import read_ranks
 from seer.readers.kineto.notes import warnings_of
 from seer.readers.kineto.recording import Recording, record
+from seer.readers.kineto.works import told_kinds
 from seer.readers.traced import GroupTraffic, Traced, TraceOptions, TraceSummary
 from seer.timeline.intervals import covering
 
@@ -123,7 +124,7 @@ def summarise(recording: Recording) -> TraceSummary:
     trace = recording.plans[0].trace
     graph, works = recording.graph, recording.works
     on_gpu = recording.is_gpu
-    kind = graph.work.kind[graph.work_id]
+    kind = told_kinds(works)[graph.work_id]
     rows = graph.work_id
     busy: dict[str, float] = {}
     for one in OperatorKind:

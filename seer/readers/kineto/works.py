@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from seer.readers.kineto.rank_plan import RankPlan
 
 _LONGEST_NAME = 80
+_LONGEST_KERNEL = 2000
+
+ATTENTION_NAME = re.compile(r"fmha|flash|attention|sdpa|attn_(fwd|bwd)", re.IGNORECASE)
+MATRIX_NAME = re.compile(
+    r"(?<!fb)gemm|conv(?!er)|winograd|[sh]cudnn|wgrad|dgrad|xmma|cutlass|nvjet|Cijk_|triton_tem|matmul"
+    r"|(^|::)_?(add|b|badd|grouped_|scaled_)?mm$",
+    re.IGNORECASE,
+)
+"""Kernels that are attention or multiply matrices, of cuBLAS (nvjet since 12.8), cuDNN, CUTLASS,
+rocBLAS and hipBLASLt (Cijk_), Composable Kernel, templates of Inductor; operators on the host."""
 
 HIDDEN = "CUDA graph, kernels not recorded"
 BEFORE = "before the recording began"
@@ -63,6 +73,22 @@ class Works:
     hidden: int
     before: int
     unrecorded: int
+
+
+def told_kinds(works: Works) -> NDArray[np.int8]:
+    """The kind of each row for sums by kind: that of its shapes, else that of its names. int8[W].
+
+    A row known by duration alone stands as memory-bound in the table, since it has no sizes.
+    """
+    kinds = works.table.kind.copy()
+    alone = (kinds == OperatorKind.memory) & ~works.is_sized & ~works.is_copy & ~works.communicates
+    for row in np.flatnonzero(alone).tolist():
+        name = works.kernel[row][:_LONGEST_KERNEL]
+        if ATTENTION_NAME.search(name):
+            kinds[row] = OperatorKind.attention
+        elif MATRIX_NAME.search(name):
+            kinds[row] = OperatorKind.gemm
+    return kinds
 
 
 class _Table:
