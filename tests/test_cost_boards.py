@@ -15,7 +15,8 @@ from seer.calibration.device import MeasuredDevice
 from seer.cost import Pricing, price
 from seer.cost.physics import ASSUMED_LAUNCH_S
 from seer.fit import fit_calibration
-from seer.graph import Origin, WorkTable
+from seer.graph import DType, Origin, WorkTable
+from seer.readers import read_calibration
 
 NOMINAL = CLUSTER.device.hbm_bytes_per_s
 CALIBRATION = replace(fit_calibration([gemms(), copies()], "lab"), hbm_bytes_per_s=NOMINAL)
@@ -68,19 +69,50 @@ def test_other_memory_leaves_products_as_they_are() -> None:
 
 
 def test_a_board_of_less_peak_takes_longer_for_products_and_attention_alone() -> None:
-    known = replace(CALIBRATION, bf16_flop_per_s=2 * PEAK)
+    known = {"bf16": 2 * PEAK}
     for row, times in ((GEMM, 2.0), (ATTENTION, 2.0), (MEMORY, 1.0)):
-        calibration = replace(WITH_ATTENTION, bf16_flop_per_s=known.bf16_flop_per_s)
+        calibration = replace(WITH_ATTENTION, peak_flop_per_s=known)
         before, after = on(NOMINAL, row, WITH_ATTENTION), on(NOMINAL, row, calibration)
         launch = min(ASSUMED_LAUNCH_S, float(before.time_s[0]))
         beyond = [float(found.time_s[0]) - launch for found in (before, after)]
         assert beyond[1] == pytest.approx(times * beyond[0])
-        assert [n for n in after.notes if "ratio of the peaks" in n]
+        told = [n for n in after.notes if "ratio of the peaks" in n]
+        assert len(told) == (row is not MEMORY)
+
+
+def test_each_data_type_goes_by_its_own_peak_where_both_data_sheets_state_it() -> None:
+    # The device has half the peak of bf16 and says nothing of fp8; then a quarter of that of fp8.
+    sheet = {"bf16": 2 * PEAK, "fp8": 8 * PEAK}
+    calibration = replace(CALIBRATION, peak_flop_per_s=sheet)
+    row = GEMM | {"dtype": DType.fp8}
+    for fp8, times in (({}, 2.0), ({"fp8": 2 * PEAK}, 4.0)):
+        peaks = {"bf16": PEAK} | fp8
+        board = replace(CLUSTER, device=replace(CLUSTER.device, peak_flop_per_s=peaks))
+        work = WorkTable.from_rows([row])
+        before, after = price(work, CALIBRATION, board), price(work, calibration, board)
+        beyond = [float(found.time_s[0]) - ASSUMED_LAUNCH_S for found in (before, after)]
+        assert beyond[1] == pytest.approx(times * beyond[0])
+
+
+def test_another_chip_is_less_certain_than_another_power_limit_of_one() -> None:
+    spreads = [
+        float(on(NOMINAL, GEMM, replace(CALIBRATION, peak_flop_per_s={"bf16": x * PEAK})).spread[0])
+        for x in (1.0, 1.2, 2.0)
+    ]
+    assert spreads[0] < spreads[1] < spreads[2]
+    assert spreads[2] >= 0.3
+
+
+@pytest.mark.parametrize(
+    "device", ["a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm", "gb200", "gb300"]
+)
+def test_curves_of_a_measured_device_know_its_peak(device: str) -> None:
+    assert read_calibration(device).peak_flop_per_s["bf16"] >= 312e12
 
 
 @pytest.mark.parametrize("known", [1.005, 0.0])
 def test_the_same_peak_or_one_that_is_not_known_changes_nothing(known: float) -> None:
-    calibration = replace(CALIBRATION, bf16_flop_per_s=known * PEAK)
+    calibration = replace(CALIBRATION, peak_flop_per_s={"bf16": known * PEAK})
     assert on(NOMINAL, GEMM, calibration).time_s == on(NOMINAL, GEMM).time_s
 
 

@@ -298,3 +298,19 @@ def test_a_pooled_tier_gives_silent_shares_to_those_who_send() -> None:
     assert core.sender_bytes_per_s(1.0, domain=120, job=40) == pytest.approx(50e9 / 15)
     pinned = dataclasses.replace(core, pooling="pinned")
     assert pinned.sender_bytes_per_s(sending=1 / 100) == pytest.approx(50e9 / 15)
+
+
+def test_a_cluster_without_curves_is_told_what_to_name() -> None:
+    spec = {
+        "device": {
+            "name": "x",
+            "memory_bytes": 1e9,
+            "hbm_bytes_per_s": 1e12,
+            "peak_flop_per_s": {"bf16": 1e14},
+        },
+        "devices_per_node": 8,
+        "tiers": [{"name": "t", "bandwidth_bytes_per_s": "50 GB/s", "latency_s": "5 us"}],
+    }
+    with pytest.raises(UsageError, match="the key 'calibration' is missing") as refused:
+        read_cluster(spec)
+    assert "seer list calibrations" in refused.value.hint

@@ -93,8 +93,8 @@ class Calibration:
     hbm_bytes_per_s : float
         Nominal memory bandwidth of the measured device, as its data sheet states it; 0 = not known.
         It comes with the device, not with the file.
-    bf16_flop_per_s : float
-        Nominal peak of the measured device, likewise.
+    peak_flop_per_s : mapping of str to float
+        Nominal dense peaks of the measured device by data type, likewise.
     assumed_from : str
         The calibration of another device that this one is in proportion to; "" = measured.
     commands : tuple of str
@@ -114,7 +114,7 @@ class Calibration:
     factors: tuple[Mapping[str, Any], ...] = ()
     kernel_ratios: tuple[KernelRatio, ...] = ()
     hbm_bytes_per_s: float = 0.0
-    bf16_flop_per_s: float = 0.0
+    peak_flop_per_s: Mapping[str, float] = field(default_factory=dict, compare=False)
     assumed_from: str = ""
     commands: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

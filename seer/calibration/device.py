@@ -16,9 +16,6 @@ class MeasuredDevice:
         Nominal memory bandwidth.
     multiprocessors : int
         0 = not stated.
-    bf16_flop_per_s : float
-        Dense peak of bf16, where boards of the same chip have others (a lower power limit); 0 = not
-        stated.
     chip : str
         The die, where boards with other memory carry the same one ("GH100"); "" = not stated.
     peak_flop_per_s : mapping of str to float
@@ -28,7 +25,6 @@ class MeasuredDevice:
     hbm_bytes_per_s: float
     multiprocessors: int = 0
     chip: str = ""
-    bf16_flop_per_s: float = 0.0
     peak_flop_per_s: Mapping[str, float] = field(default_factory=dict)
 
     def peak_of(self, dtype: str) -> float:

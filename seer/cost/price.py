@@ -22,12 +22,12 @@ from seer.cost.domains import hold_domains, hold_packing
 from seer.cost.host import price_host
 from seer.cost.lenders import TRANSFER_SPREAD
 from seer.cost.matrix import price_gemms
-from seer.cost.physics import ASSUMED_LAUNCH_S, bound_s, peak_of
+from seer.cost.physics import ASSUMED_LAUNCH_S, PEAK_NAMES, bound_s, peak_of
 from seer.cost.polynomial import price_polynomial
 from seer.cost.pricing import Pricing, Rows, Sheet
 from seer.cost.traffic import memory_shape, price_memory
 from seer.errors import UsageError
-from seer.graph import COMMUNICATION, GEMMS, MATRIX, OperatorKind, Origin, WorkTable
+from seer.graph import COMMUNICATION, GEMMS, MATRIX, DType, OperatorKind, Origin, WorkTable
 
 _MEASURED_SPREAD = 0.0
 """A duration that was given is taken as it is."""
@@ -39,6 +39,12 @@ _SAME_PEAK = 0.01
 _OTHER_PEAK_SPREAD = 0.05
 """Spread that another power limit adds: that between boards of one chip in data-sheet proportion
 (the assumed calibration of B300 from GB300)."""
+
+_ONE_CHIP = 1.35
+"""Boards of one chip differ by less: H100 SXM has 1.31 times the peak of H100 PCIe (data sheet)."""
+
+_OTHER_CHIP_SPREAD = 0.3
+"""Spread of another chip in data-sheet proportion: that of the assumed calibration of MI300X."""
 
 _ROOMS = (
     (GEMMS, price_gemms),
@@ -100,20 +106,33 @@ def price(work: WorkTable, calibration: Calibration, cluster: Cluster) -> Pricin
 def _other_peak(
     work: WorkTable, rows: Rows, calibration: Calibration, cluster: Cluster, sheet: Sheet
 ) -> None:
-    """Move products and attention to a board of the same chip with another nominal peak.
+    """Move products and attention to a device with another nominal peak than the measured one.
 
-    What exceeds the launch goes in the ratio of the peaks of bf16, which is that of all types: a
-    lower power limit lowers the clock.
+    What exceeds the launch goes in the ratio of the peaks of the data type, or of bf16 where not
+    both data sheets state that type: a board of the same chip with a lower power limit has a lower
+    clock for all of them.
     """
-    measured, nominal = calibration.bf16_flop_per_s, peak_of("bf16", cluster)
-    if not measured or abs(np.log(measured / nominal)) < _SAME_PEAK:
-        return
     mine = rows[np.isin(work.kind[rows], MATRIX) & (sheet.curve[rows] >= 0)]
-    sheet.in_ratio(mine, ASSUMED_LAUNCH_S, measured / nominal, _OTHER_PEAK_SPREAD)
-    sheet.note(
-        f"products and attention, measured at a peak of {measured / 1e12:,.0f} TFLOP/s, are those "
-        f"of {nominal / 1e12:,.0f} in the ratio of the peaks"
-    )
+    for code in np.unique(work.dtype[mine]).tolist():
+        measured, nominal = _peaks(DType(code).name, calibration, cluster)
+        if not measured or abs(np.log(measured / nominal)) < _SAME_PEAK:
+            continue
+        ratio = measured / nominal
+        other = abs(np.log(ratio)) > np.log(_ONE_CHIP)
+        spread = _OTHER_CHIP_SPREAD if other else _OTHER_PEAK_SPREAD
+        sheet.in_ratio(mine[work.dtype[mine] == code], ASSUMED_LAUNCH_S, ratio, spread)
+        sheet.note(
+            f"products and attention, measured at a peak of {measured / 1e12:,.0f} TFLOP/s, are "
+            f"those of {nominal / 1e12:,.0f} in the ratio of the peaks"
+        )
+
+
+def _peaks(dtype: str, calibration: Calibration, cluster: Cluster) -> tuple[float, float]:
+    """Peak of a data type on the measured device (0 = not known) and on this one."""
+    measured, name = calibration.peak_flop_per_s, PEAK_NAMES.get(dtype, dtype)
+    if name not in measured or name not in cluster.device.peak_flop_per_s:
+        name = "bf16"
+    return measured.get(name, 0.0), peak_of(name, cluster)
 
 
 def _price_held(work: WorkTable, calibration: Calibration, cluster: Cluster, sheet: Sheet) -> None:

@@ -66,7 +66,7 @@ def read_calibration(name_or_path: PathLike) -> Calibration:
         calibration,
         kernel_ratios=ratios,
         hbm_bytes_per_s=sheet.hbm_bytes_per_s if sheet else 0.0,
-        bf16_flop_per_s=sheet.bf16_flop_per_s if sheet else 0.0,
+        peak_flop_per_s=sheet.peak_flop_per_s if sheet else {},
         sha256=digest,
     )
 
@@ -161,7 +161,6 @@ def read_measured_devices() -> dict[str, MeasuredDevice]:
             float(v["hbm_bytes_per_s"]),
             int(v.get("multiprocessors", 0)),
             str(v.get("chip", "")),
-            float(v.get("bf16_flop_per_s", 0.0)),
             {dtype: float(peak) for dtype, peak in v.get("peak_flop_per_s", {}).items()},
         )
         for key, v in value["devices"].items()

@@ -96,7 +96,10 @@ def _told(spec: type[BaseModel], fault: ErrorDetails) -> tuple[str, str, str, st
         known = parent.model_fields if parent else ()
         return f"unknown key '{path[-1]}'", "", nearest(str(path[-1]), known), dotted(path[:-1])
     if kind == "missing":
-        return f"the key '{path[-1]}' is missing", "", "", dotted(path[:-1])
+        parent = _class_at(spec, path[:-1])
+        field = parent.model_fields.get(str(path[-1])) if parent else None
+        hint = (field.description if field else "") or ""
+        return f"the key '{path[-1]}' is missing", "", hint, dotted(path[:-1])
     value = _shown(fault["input"])
     path = tuple(step for step in path if step != "[key]")
     if kind in ("model_type", "dict_type"):

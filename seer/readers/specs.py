@@ -120,12 +120,18 @@ class _Processor(Spec):
     source: str = ""
 
 
+_CALIBRATION_HINT = (
+    "name curves (`seer list calibrations`); those of another device go in the ratio of peaks and "
+    "memory bandwidths"
+)
+
+
 class _Cluster(Spec):
     name: str = ""
     device: _Device
     devices_per_node: Count
     tiers: Annotated[list[_Tier], Field(min_length=1)]
-    calibration: str
+    calibration: Annotated[str, Field(description=_CALIBRATION_HINT)]
     source: str = ""
     notes: Annotated[list[str], Field(default_factory=list)]
     pxn: bool = True
