@@ -186,13 +186,18 @@ class Residual:
     Attributes
     ----------
     held_out : str
-        "series" (its scale was known from another series of this machine), "scale" (the series was
-        all there was at its scale), "whole scale" (all series of a scale were hidden), "sizes"
-        (sizes up to 8x beyond those kept).
+        "series" (its scale was known from another series of this machine), "build" (so, and all of
+        its library from that source hidden with it, where there is another: for spreads), "scale"
+        (the series was all there was at its scale), "whole scale" (all series of a scale were
+        hidden), "sizes" (sizes up to 8x beyond those kept).
+    run : tuple of str
+        Collective, fabric, who measured, and which run or build was hidden: sweeps of one run at
+        several scales are of one machine and one day, and count as one.
     message_bytes, log_error : float64[n]
     """
 
     held_out: str
+    run: tuple[str, ...]
     message_bytes: Floats
     log_error: Floats
 
@@ -211,6 +216,8 @@ def _residuals(
         without = _draft(key, rest, Fabric(), alike) if _scales(rest, alike) else None
         if without:
             found.append(_residual("series" if at_scale else "scale", without, series))
+        if at_scale:
+            found.append(_of_build(key, series, rest, alike))
     for n in sorted({s.n_ranks for s in own}):
         hidden = [s for s in own if s.n_ranks == n and not s.coarse]
         rest = [s for s in group if s.n_ranks != n or s.home]
@@ -223,38 +230,54 @@ def _residuals(
         for series, part in zip(own, kept, strict=True):
             residual = _residual("sizes", shortened, series)
             beyond = residual.message_bytes > part.message_bytes[-1]
-            found.append(
-                Residual("sizes", residual.message_bytes[beyond], residual.log_error[beyond])
-            )
+            size, log_error = residual.message_bytes[beyond], residual.log_error[beyond]
+            found.append(replace(residual, message_bytes=size, log_error=log_error))
     return found
+
+
+def _of_build(
+    key: Key, series: Series, rest: Sequence[Series], alike: Mapping[int, Scale]
+) -> Residual:
+    """A series forecast by what other libraries or sources measured at its scale, if they did.
+
+    Repeats of one build agree to a percent, builds to 3 to 20 %; the system of a forecast has its
+    own.
+    """
+    mine = (series.source, series.library)
+    apart = [o for o in rest if o.home or (o.source, o.library) != mine]
+    if not any(o.n_ranks == series.n_ranks and not (o.home or o.coarse) for o in apart):
+        return _residual("build", _draft(key, rest, Fabric(), alike), series)
+    found = _residual("build", _draft(key, apart, Fabric(), alike), series)
+    return replace(found, run=(*key[:2], *mine))
 
 
 def _residual(held_out: str, curve: CollectiveCurve, series: Series) -> Residual:
     forecast = curve.evaluate(series.message_bytes, series.n_ranks, series.n_nodes)
     # A series that runs past all others is judged where the others know something.
-    known = (forecast.origin != Origin.extrapolated) | (held_out != "series")
+    known = forecast.origin != Origin.extrapolated
+    if held_out not in ("series", "build"):
+        known = np.ones_like(known)
     error = np.log(forecast.time_s[known] / series.time_s[known])
-    return Residual(held_out, series.message_bytes[known], error)
+    run = (curve.collective, curve.fabric, series.source, series.name)
+    return Residual(held_out, run, series.message_bytes[known], error)
 
 
 def _spread(residuals: Sequence[Residual], otherwise: CollectiveSpread) -> CollectiveSpread:
     """Spreads of a curve; what it cannot tell is `otherwise`."""
 
     def of(held_out: str, low: float, high: float, fallback: float) -> float:
-        errors = [
-            r.log_error[(r.message_bytes >= low) & (r.message_bytes < high)]
-            for r in residuals
-            if r.held_out.removeprefix("whole ") == held_out
-        ]
+        mine = [r for r in residuals if r.held_out.removeprefix("whole ") == held_out]
+        errors = [r.log_error[(r.message_bytes >= low) & (r.message_bytes < high)] for r in mine]
         if sum(map(len, errors)) < 5:
             return fallback
-        series = np.repeat(np.arange(len(errors)), [len(one) for one in errors])
-        wide = conformal_quantile(np.abs(np.concatenate(errors)), series) / NORMAL_90
+        runs = list(dict.fromkeys(r.run for r in mine))
+        run = np.repeat([runs.index(r.run) for r in mine], [len(one) for one in errors])
+        wide = conformal_quantile(np.abs(np.concatenate(errors)), run) / NORMAL_90
         return round(max(wide, MIN_SPREAD), 4)
 
     return CollectiveSpread(
-        same_scale=of("series", LARGE_BYTES, np.inf, otherwise.same_scale),
-        same_scale_small=of("series", 0, LARGE_BYTES, otherwise.same_scale_small),
+        same_scale=of("build", LARGE_BYTES, np.inf, otherwise.same_scale),
+        same_scale_small=of("build", 0, LARGE_BYTES, otherwise.same_scale_small),
         other_scale=of("scale", LARGE_BYTES, np.inf, otherwise.other_scale),
         beyond=of("sizes", 0, np.inf, otherwise.beyond),
     )
@@ -309,14 +332,16 @@ def _notes(curve: CollectiveCurve, group: Sequence[Series]) -> tuple[str, ...]:
 
 
 def _coverage(residuals: Sequence[Residual]) -> dict[str, float]:
-    """Share of hidden points inside the 90 % interval that the other series suggest."""
+    """Share of hidden points inside the 90 % interval that the other runs suggest."""
     inside: list[NDArray[np.bool_]] = []
-    for i, one in enumerate(residuals):
-        rest = [other for j, other in enumerate(residuals) if j != i]
+    for one in residuals:
+        if one.held_out == "series":
+            continue  # its error with its whole build hidden is what the spread is of
+        rest = [other for other in residuals if other.run != one.run]
         spread = _spread(rest, CollectiveSpread())
         large = one.message_bytes >= LARGE_BYTES
         width = {
-            "series": np.where(large, spread.same_scale, spread.same_scale_small),
+            "build": np.where(large, spread.same_scale, spread.same_scale_small),
             "scale": np.full(len(large), spread.other_scale),
             "whole scale": np.full(len(large), spread.other_scale),
             "sizes": np.full(len(large), spread.beyond),
