@@ -126,3 +126,27 @@ def test_torchtitans_first_name_of_the_shard_degree_is_read() -> None:
     found = torchtitan_job(config, "t.toml", None)
     assert found.job["gpus"] == 16
     assert not any("data_parallel_degree" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("layers", "recompute", "word"),
+    [
+        (1, "none", "none"),
+        (2, "none", "none"),
+        (3, "full", "all"),
+        (6, "full", ""),
+        (9, "full", ""),
+    ],
+)
+def test_recomputation_of_a_block_of_layers_is_that_of_all_or_none_whichever_is_nearer(
+    layers: int, recompute: str, word: str
+) -> None:
+    """24 layers on 2 stages of 2 chunks: 6 in each."""
+    flags = (
+        f"{FLAGS} --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 6 "
+        f"--recompute-granularity full --recompute-method block --recompute-num-layers {layers}"
+    )
+    found = megatron_from_words(flags.split(), "flags")
+    assert found.job["training"]["recompute"] == recompute
+    told = [note for note in found.notes if "of 6 layers" in note]
+    assert [f"as of {word} " in note for note in told] == ([True] if word else [])

@@ -44,7 +44,7 @@ def megatron_job(
         plan["layers_per_stage"] = layers
     job: dict[str, Any] = {
         "model": model,
-        "training": _training(args, notes),
+        "training": _training(args, notes, max(1, model["layers"] // stages)),
         "parallelism": plan,
         "framework": _framework(args, notes, preset),
     }
@@ -166,7 +166,7 @@ def _stage_layers(args: Arguments, layers: int, stages: int) -> list[int]:
     return [*([first] if first is not None else []), *middle, *([last] if last is not None else [])]
 
 
-def _training(args: Arguments, notes: list[str]) -> dict[str, Any]:
+def _training(args: Arguments, notes: list[str], layers: int) -> dict[str, Any]:
     training: dict[str, Any] = {
         "sequence_length": args.needed("seq_length"),
         "micro_batch": args.whole("micro_batch_size", "batch_size", default=1, least=1),
@@ -175,7 +175,7 @@ def _training(args: Arguments, notes: list[str]) -> dict[str, Any]:
     batch = args.count("global_batch_size", least=1)
     if batch:
         training["global_batch"] = batch
-    training |= _recompute(args, notes)
+    training |= _recompute(args, notes, layers)
     training |= _offload(args, notes)
     args.get("moe_router_force_load_balancing")  # balanced routing is what is forecast
     return training
@@ -230,7 +230,9 @@ def _precision(args: Arguments) -> str:
     return "bf16" if bf16 else "fp16" if fp16 else "fp32"
 
 
-def _recompute(args: Arguments, notes: list[str]) -> dict[str, Any]:
+def _recompute(args: Arguments, notes: list[str], of: int) -> dict[str, Any]:
+    """What is recomputed; of some of the `of` layers of a model chunk what is nearer, all or none
+    (`--recompute-method block`)."""
     granularity = args.text("recompute_granularity")
     if args.switch("recompute_activations"):
         granularity = granularity or "selective"
@@ -243,11 +245,14 @@ def _recompute(args: Arguments, notes: list[str]) -> dict[str, Any]:
     layers = args.count("recompute_num_layers")
     method = args.text("recompute_method")
     if granularity == "full":
-        if method == "block" and layers is not None:
-            notes.append(
-                f"full recomputation of {layers} layers per stage is forecast for all of them"
-            )
-        return {"recompute": "full"}
+        if method != "block" or layers is None or layers >= of:
+            return {"recompute": "full"}
+        few = 2 * layers < of
+        notes.append(
+            f"full recomputation of {layers} of {of} layers per stage is forecast as of "
+            f"{'none' if few else 'all'} of them"
+        )
+        return {"recompute": "none" if few else "full"}
     if granularity != "selective":
         return {"recompute": "none"}
     unknown = [name for name in modules if name not in MODULES]
