@@ -81,26 +81,59 @@ def test_a_rack_of_72_dispatches_by_fused_kernels_by_default() -> None:
     assert {work.variant[i] for i in rows} == {""}
 
 
-def test_limits_and_biases_of_experts_cost_the_traffic_of_their_operators() -> None:
+STRIDED = 5.0
+"""Bytes that a strided kernel counts for each element: the mean of 4 (silu of a half) and 6 (its
+product with the other half)."""
+
+
+def test_limits_and_biases_of_experts_cost_their_strided_kernels_and_what_streams() -> None:
     plain, limited = job(8), job(8, activation="clamped_swiglu", expert_bias=True)
-    rows = 1024 * 4
-    hbm, _ = work_named(limited, "expert clamp forward")
-    assert hbm.tolist() == [16.0 * rows * 512]  # two limits and a concatenation of both halves
-    hbm, _ = work_named(limited, "expert clamp backward")
-    # one comparison (2 + 1 bytes), or two and their conjunction (2 (2 + 1) + 3); each half selects
-    # (1 + 2 + 2); the halves are concatenated (2 x 4)
-    assert hbm.tolist() == [(3 + 9 + 2 * 5 + 8) * rows * 512]
-    hbm, _ = work_named(limited, "expert bias forward")
-    assert hbm.tolist() == [12.0 * rows * 1024]  # product with probabilities, sum, concatenation
-    assert work_named(plain, "expert clamp forward")[0].size == 0
-    assert work_named(plain, "expert bias forward")[0].size == 0
+    halves, outputs = 1024 * 4 * 512, 1024 * 4 * 1024
+
+    def bytes_of(name: str) -> list[float]:
+        return list(work_named(limited, name)[0])
+
+    # the limit of each half, then both are read and written as one
+    assert bytes_of("expert clamp forward") == [2 * STRIDED * halves]
+    assert bytes_of("expert clamp joined forward") == [2 * (2 + 2) * halves]
+    # one comparison or two, and a selection for each half; the conjunction of two masks of bytes
+    assert bytes_of("expert clamp backward") == [(1 + 2 + 2) * STRIDED * halves]
+    assert bytes_of("expert clamp joined backward") == [(2 * (2 + 2) + 3) * halves]
+    # product with probabilities, then a sum (2 x 2 read) and a concatenation of like tensors
+    assert bytes_of("expert bias forward") == [STRIDED * outputs]
+    assert bytes_of("expert bias joined forward") == [((2 + 2 + 2) + (2 + 2)) * outputs]
+    # both products, then a sum over each and a concatenation
+    assert bytes_of("expert bias backward") == [2 * STRIDED * outputs]
+    assert bytes_of("expert bias joined backward") == [(2 + 2 + (2 + 2)) * outputs]
+    for name in ("expert clamp forward", "expert bias forward", "expert bias joined forward"):
+        assert work_named(plain, name)[0].size == 0
 
 
 def test_fused_kernels_hand_over_probabilities_in_full_precision_and_biases_pay_for_it() -> None:
     biased = job(8, "parallelism.dispatcher=deepep", expert_bias=True)
-    hbm, _ = work_named(biased, "expert bias forward")
-    # product, sum and concatenation in four bytes; the sum reads two, the cast writes two
-    assert hbm.tolist() == [28.0 * 1024 * 4 * 1024]
+    outputs = 1024 * 4 * 1024
+    # product, sum of two types and cast; the concatenation is of four bytes
+    assert list(work_named(biased, "expert bias forward")[0]) == [3 * STRIDED * outputs]
+    assert list(work_named(biased, "expert bias joined forward")[0]) == [(4 + 4) * outputs]
+
+
+def test_only_megatron_joins_rotated_positions_and_only_when_they_are_unfused() -> None:
+    name = "rotary embedding joined forward"
+    unfused = job(8, rope_concentration=1.3466)
+    elsewhere = job(8, "framework.parameters.rotary_joins=0", rope_concentration=1.3466)
+    moved = list(work_named(unfused, name)[0])
+    assert len(moved) == 1
+    rotated, _ = work_named(unfused, "rotary embedding forward")
+    assert moved == list(rotated)  # read and written once, as what a fused kernel would move
+    assert work_named(job(8), name)[0].size == work_named(elsewhere, name)[0].size == 0
+
+
+def test_an_unfused_bias_of_the_output_projection_is_a_sum_and_its_gradient_another() -> None:
+    unfused, columns = job(8, "framework.parameters.unfused_bias=1"), 1024 * 1024
+    name = "attention output bias"
+    assert list(work_named(unfused, f"{name} forward")[0]) == [STRIDED * columns]
+    assert list(work_named(unfused, f"{name} backward")[0]) == [2.0 * columns]
+    assert work_named(job(8), f"{name} forward")[0].size == 0
 
 
 def test_probabilities_that_weigh_the_activation_have_a_gradient_of_their_own() -> None:
@@ -252,7 +285,8 @@ def test_a_concentration_of_rotary_positions_runs_them_unfused() -> None:
         return {work.variant[i] for i, text in enumerate(work.name) if "rotary" in text}
 
     assert kernels(job(8)) == {"rope"}
-    assert kernels(job(8, rope_concentration=1.3466)) == {"rope_eager"}
+    # the rotated part and the empty rest of it are joined by a copy
+    assert kernels(job(8, rope_concentration=1.3466)) == {"rope_eager", "copy"}
     compiled = replace(job(8, rope_concentration=1.3466))
     parameters = {**compiled.framework.parameters, "compiled": 1.0}
     framework = replace(compiled.framework, parameters=parameters)

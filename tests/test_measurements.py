@@ -132,12 +132,13 @@ def test_a_backward_benchmark_that_runs_the_forward_again_is_taken_without_it(
     assert again["swiglu", "forward"][0] == pytest.approx(30.0)
 
 
-def test_a_chain_of_pytorch_kernels_also_tells_what_such_chains_reach(tmp_path: Path) -> None:
+def test_a_chain_of_pytorch_kernels_also_tells_what_strided_kernels_take(tmp_path: Path) -> None:
     found = fused(tmp_path, "torch", ("fwd", 30.0), ("bwd", 70.0), ("fwd+bwd", 100.0))
     half = 2 * 16 * 64  # bytes of a half
     # silu reads and writes a half, the product reads two and writes one
     assert found["eager", "forward"] == (pytest.approx(30.0), 5 * half)
-    assert found["eager", "backward"] == (pytest.approx(70.0), 12 * half)
+    # kernels that stream run between the strided ones of its backward
+    assert ("eager", "backward") not in found
 
 
 @pytest.mark.parametrize(("impl", "halves"), [("liger", 7), ("megatron", 5)])

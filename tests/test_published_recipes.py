@@ -22,27 +22,29 @@ def test_a_run_gets_the_edits_of_its_stack_model_and_gpu_with_a_note() -> None:
     assert "parallelism.dispatcher=alltoall" in edits
     assert "training.recompute=selective" in edits
     assert all(note.startswith("by the published recipe: ") for note in notes)
-    assert len(notes) == 3
+    assert len(notes) == 4
 
 
 def test_a_run_of_another_model_gpu_precision_or_release_gets_none() -> None:
     narrow = ["framework.grad_bytes.bf16=2", "framework.grad_reduce_bytes.bf16=2"]
-    for change in ({"model": "llama3-8b"}, {"software": "Megatron-Bridge, NeMo container 25.09"}):
-        assert recipe_edits(GPT_OSS | change, []) == narrow  # the vendor's for every model
+    own = [*narrow, "framework.parameters.unfused_bias=1"]  # the model's in every release
+    assert recipe_edits(GPT_OSS | {"model": "llama3-8b"}, []) == narrow  # the vendor's
+    early = {"software": "Megatron-Bridge, NeMo container 25.09"}
+    assert recipe_edits(GPT_OSS | early, []) == own
     assert recipe_edits(GPT_OSS | {"software": "DeepSpeed"}, []) == []
     wide = recipe_edits(GPT_OSS | {"model": "kimi-k2"}, [])
     assert wide[2:] == [edit.replace("=2", "=4") for edit in narrow]  # the last word counts
     assert "training.recompute=selective" not in recipe_edits(GPT_OSS | {"gpu_class": "gb300"}, [])
     late = {"software": "Megatron-Bridge, NeMo container 26.08"}
-    assert recipe_edits(GPT_OSS | late, []) == narrow
+    assert recipe_edits(GPT_OSS | late, []) == own
     hidden = recipe_edits(GPT_OSS | late | {"precision_class": "mxfp8"}, [])
-    assert hidden[:2] == narrow
-    assert hidden[2] == "parallelism.schedule=combined-1f1b"
+    assert hidden[:3] == own
+    assert hidden[3] == "parallelism.schedule=combined-1f1b"
     assert "framework.parameters.fp8_attention=1" in hidden
     board = {"software": "Megatron-Bridge, NeMo container 26.06", "gpu_class": "b300-sxm"}
     plain = recipe_edits(GPT_OSS | board | {"precision_class": "mxfp8"}, [])
     partial = 'framework.cuda_graphs=["attn", "moe_router", "moe_preprocess"]'
-    assert plain[2:] == [
+    assert plain[3:] == [
         "framework.parameters.fused_experts=0",
         "parallelism.dispatcher=deepep",
         partial,
@@ -66,7 +68,7 @@ def test_recomputation_that_a_row_states_is_not_overruled() -> None:
     notes: list[str] = []
     edits = recipe_edits(GPT_OSS | {"recompute_class": "none"}, notes)
     assert not [edit for edit in edits if edit.startswith("training.recompute")]
-    assert len(notes) == 2
+    assert len(notes) == 3
 
 
 def test_automodel_runs_accumulate_over_runs_of_the_pipeline_with_a_fake_gate() -> None:

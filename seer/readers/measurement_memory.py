@@ -47,10 +47,9 @@ TRAFFIC_PER_ELEMENT = {
     "squared_relu": (2, 3),
     "rope_eager": (2, 2),
     "complex_rope_eager": (2, 2),
-    # What PyTorch moves for silu(gate) * up on the halves of one tensor: two kernels forward; then
-    # the sum of the output, two products with a gradient that is one number, silu's own and the
-    # joining of the halves.
-    "eager": (5, 12),
+    # What PyTorch moves for silu(gate) * up on the halves of one tensor, in two kernels. Those of
+    # its backward are not all strided: it is not a measurement of `eager`.
+    "eager": (5, 5),
 }
 
 
@@ -183,8 +182,8 @@ ROTARY = {"rope": "rope", "llama4_rope": "complex_rope"}
 the fused kernels are timed through the host."""
 
 EAGER_CHAIN = ("megatron_swiglu", "torch")
-"""A chain of PyTorch kernels on strided halves with a traffic that can be counted: beside its own
-name it is the measurement of `eager`, what such chains get of the memory bandwidth."""
+"""A chain of PyTorch kernels on strided halves: beside its own name its forward is the measurement
+of `eager`, what such kernels take for an element (5 bytes each, the mean of both)."""
 
 SUMMED = ("megatron_swiglu", "liger", 2.0)
 """Operator, beginning of the implementation, and what its backward rows move besides: one read and
@@ -240,6 +239,7 @@ def fused_kernels(cells: Cells) -> Iterable[Part]:
     known = np.flatnonzero((variant != "") & (rows_ > 0) & (dtype != "fp32"))
     chain = (np.array(cells["op"], object) == EAGER_CHAIN[0]) & (impl == EAGER_CHAIN[1])
     eager = np.full(count, "eager", object)
+    chain &= np.array(cells["train_pass"], object) == "fwd"
     for named, pick in ((variant, known), (eager, known[chain[known]])):
         yield memory_part(
             cells,
