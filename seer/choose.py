@@ -6,10 +6,14 @@ import math
 from dataclasses import replace
 
 from seer.errors import InfeasibleError
+from seer.graph.template import LayerTemplate
 from seer.readers import read_layer_template
 from seer.readers.job_limits import check_plan_size
 from seer.spec import Job, ParallelismSpec
 from seer.workload import lay_out, peak_bytes
+
+MOST_CONTEXT = 64
+"""Context parallelism is tried up to here: TorchTitan and Megatron-LM publish runs up to 32."""
 
 
 def choose_parallelism(job: Job) -> tuple[ParallelismSpec, str]:
@@ -17,41 +21,63 @@ def choose_parallelism(job: Job) -> tuple[ParallelismSpec, str]:
 
     Candidates are tp in powers of two inside a node that divide heads, key-value heads, widths and
     vocabulary, and pp that divide the layers; smallest tp x pp first, then smallest pp (tensor
-    parallelism inside a node is tried before pipelining). The rest is data parallel with a
-    distributed optimizer; sequence parallelism comes with tp > 1. Experts are spread as widely as
-    their number and the ranks of a stage allow, without tensor parallelism inside an expert.
+    parallelism inside a node is tried before pipelining). Where none fits, as with long sequences
+    (a pipeline does not lessen what its first stage holds), the sequence is cut as well: the
+    smallest context parallelism, in powers of two, with which one does. The rest is data parallel
+    with a distributed optimizer; sequence parallelism comes with tp > 1. Experts are spread as
+    widely as their number and the ranks of a stage allow, without tensor parallelism inside an
+    expert.
 
     Raises InfeasibleError when none fits.
     """
-    capacity = job.cluster.device.memory_bytes
     template = read_layer_template(job.layer_template)
-    for tp, pp in _candidates(job):
-        dp = job.gpus // (tp * pp)
-        if job.gpus % (tp * pp) or job.training.global_batch % (job.training.micro_batch * dp):
-            continue
-        ep = math.gcd(job.model.experts, tp * dp) if job.model.experts else 1
-        parallelism = ParallelismSpec(
-            tp=tp,
-            pp=pp,
-            dp=dp,
-            ep=ep,
-            etp=1 if job.model.experts else 0,
-            zero=int(dp > 1),
-            sequence_parallel=tp > 1,
-        )
-        candidate = replace(job, parallelism=parallelism)
-        check_plan_size(candidate)
-        plan = lay_out(candidate, template)
-        if peak_bytes(plan).max() <= capacity:
-            experts = f", ep {ep}" if ep > 1 else ""
-            rule = f"tp {tp}, pp {pp}, dp {dp}{experts} chosen: the smallest tp x pp that fits"
-            return parallelism, f"{rule} memory"
+    splits = _candidates(job)
+    for cp in [2**e for e in range(MOST_CONTEXT.bit_length())]:
+        if job.gpus % cp or (cp > 1 and job.training.sequence_length % (2 * cp)):
+            break
+        for tp, pp in splits:
+            found = _split(job, tp, cp, pp)
+            if found and _fits(replace(job, parallelism=found), template):
+                return found, _rule(found)
     raise InfeasibleError(
-        f"no tp x pp fits {job.model.name} on {job.gpus} x {job.cluster.device.name}",
+        f"no tp x cp x pp fits {job.model.name} on {job.gpus} x {job.cluster.device.name}",
         where="parallelism",
         why="every split either leaves a rank above its memory or does not divide the batch",
-        hint="more GPUs, recompute: full, or a parallelism of your own",
+        hint="more GPUs, recompute: full, or a parallelism of your own; "
+        "seer whatif search also tries recomputation, ZeRO and schedules",
     )
+
+
+def _split(job: Job, tp: int, cp: int, pp: int) -> ParallelismSpec | None:
+    """The plan of these sizes, or None where they divide neither the GPUs nor the batch."""
+    dp = job.gpus // (tp * cp * pp)
+    if job.gpus % (tp * cp * pp) or job.training.global_batch % (job.training.micro_batch * dp):
+        return None
+    experts = job.model.experts
+    return ParallelismSpec(
+        tp=tp,
+        cp=cp,
+        pp=pp,
+        dp=dp,
+        ep=math.gcd(experts, tp * cp * dp) if experts else 1,
+        etp=1 if experts else 0,
+        zero=int(cp * dp > 1),
+        sequence_parallel=tp > 1,
+    )
+
+
+def _fits(job: Job, template: LayerTemplate) -> bool:
+    check_plan_size(job)
+    return bool(peak_bytes(lay_out(job, template)).max() <= job.cluster.device.memory_bytes)
+
+
+def _rule(plan: ParallelismSpec) -> str:
+    context = f", cp {plan.cp}" if plan.cp > 1 else ""
+    experts = f", ep {plan.ep}" if plan.ep > 1 else ""
+    sizes = f"tp {plan.tp}{context}, pp {plan.pp}, dp {plan.dp}{experts}"
+    if plan.cp > 1:
+        return f"{sizes} chosen: no tp x pp fits memory; the smallest cp with one that does"
+    return f"{sizes} chosen: the smallest tp x pp that fits memory"
 
 
 def _candidates(job: Job) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from seer.choose import choose_parallelism
 from seer.errors import InfeasibleError
 from seer.forecast import Forecast, forecast, model_flop
 from seer.interval import RELEASE_SPREAD
-from seer.readers import read_job, read_model
+from seer.readers import job_from_model, read_job, read_model
 from seer.reports.forecast_json import to_json
 from seer.spec import ParallelismSpec
 
@@ -142,8 +142,23 @@ def test_the_chosen_parallelism_is_the_smallest_that_fits() -> None:
 
 def test_a_model_that_fits_nowhere_is_infeasible_and_says_what_to_do() -> None:
     job = replace(jobs.job(dp=8, micro_batches=8), model=read_model("megatron-1t"))
-    with pytest.raises(InfeasibleError, match="no tp x pp fits megatron-1t"):
+    with pytest.raises(InfeasibleError, match="no tp x cp x pp fits megatron-1t"):
         choose_parallelism(job)
+
+
+def test_a_sequence_that_no_stage_holds_is_cut_over_as_few_ranks_as_do() -> None:
+    # A rank holds 34 s b h / t bytes of each layer and of 1F1B's first stage all layers' worth,
+    # whatever pp: at 32,768 tokens 80 layers are 91 GB a rank of tp 8, on 80 GB.
+    edits = {"training.sequence_length": 32768, "training.global_batch": 128}
+    job = job_from_model("llama3-70b", 512, "dgx-h100", edits, choose=choose_parallelism)
+    plan = job.parallelism
+    assert plan.gpus == 512
+    assert plan.cp == 2
+    assert any("the smallest cp with one that does" in note for note in job.notes)
+    assert forecast(job).fits
+    whole = {f"parallelism.{k}": v for k, v in (("tp", plan.tp), ("pp", plan.pp), ("cp", 1))}
+    more = whole | {"parallelism.sequence_parallel": True, "parallelism.zero": 1}
+    assert not forecast(job_from_model("llama3-70b", 512, "dgx-h100", edits | more)).fits
 
 
 def test_slower_links_never_make_a_step_faster() -> None:
