@@ -225,8 +225,12 @@ def _connect_copies(
 ) -> None:
     """Connect copies that share a rank; `first` is the first copy of each operator."""
     group, (before, after) = logical.copies, logical.connected
-    for a, b in np.unique(np.stack([group[before], group[after]], axis=1), axis=0):
-        edge = np.flatnonzero((group[before] == a) & (group[after] == b))
+    groups = len(copy_of)
+    kind = group[before].astype(np.int64) * groups + group[after]
+    # counted, not sorted: edges are millions, pairs of groups a few dozen
+    for pair in np.flatnonzero(np.bincount(kind)).tolist():
+        a, b = divmod(pair, groups)
+        edge = np.flatnonzero(kind == pair)
         pairs = np.unique(np.stack([copy_of[a], copy_of[b]], axis=1), axis=0)
         builder.connect(
             (first[before[edge]][:, None] + pairs[:, 0]).ravel(),
@@ -263,14 +267,15 @@ def replicate(
     first = np.cumsum(count) - count
     source = np.repeat(np.arange(len(group)), count)
     local = np.arange(len(source)) - first[source]
-    flat = (np.cumsum(count_of) - count_of)[group[source]] + local
+    group_of = group[source]
+    flat = (np.cumsum(count_of) - count_of)[group_of] + local
     owner = np.concatenate(lowest)[flat]
     work_id = logical.work_id[source]
     if placed is not None:
         number = np.concatenate(copies.number)[flat]
         peer = logical.peer[source]
         for g, name in enumerate(names):
-            at = np.flatnonzero(group[source] == g)
+            at = np.flatnonzero(group_of == g)
             work_id[at] = placed.resolve(work_id[at], stage[source[at]], name, number[at], peer[at])
     alloc_bytes, free_bytes = logical.held_bytes
     builder = GraphBuilder(work)
