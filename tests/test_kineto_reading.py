@@ -225,6 +225,20 @@ def test_a_job_on_gpus_without_its_kernels_says_that_they_lack(tmp_path: Path) -
 # ---- without a GPU ------------------------------------------------------------------------------
 
 
+def test_a_file_without_a_rank_among_ranks_is_of_another_run(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        writer = KinetoWriter(rank)
+        writer.launch(0.0, 50.0)
+        writer.write(tmp_path / f"run{rank}.json")
+    alone = KinetoWriter()
+    alone.launch(0.0, 50.0)
+    del alone.head["distributedInfo"]
+    alone.write(tmp_path / "alone.json")
+    found = of(tmp_path)
+    assert found.ranks.tolist() == [0, 1]
+    assert any("alone.json" in text and "left out" in text for text in found.warnings)
+
+
 @pytest.mark.parametrize("name", ["tiny-gpt-cpu", "tiny-gpt-ddp"])
 def test_a_trace_of_the_cpu_replays(name: str) -> None:
     found = played(TRACES / name)

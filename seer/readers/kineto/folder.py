@@ -133,4 +133,8 @@ def _distinct(found: list[RankTrace], notes: list[str]) -> list[RankTrace]:
             notes.append(f"{other} is left out: rank {trace.rank} is read from {first}")
         else:
             kept[trace.rank] = trace
+    if kept and nameless:
+        names = ", ".join(os.path.basename(trace.file) for trace in nameless[:5])
+        notes.append(f"left out, since they do not say their rank as the others do: {names}")
+        nameless = []
     return [kept[rank] for rank in sorted(kept)] + nameless
