@@ -94,7 +94,8 @@ class ParallelismSpec:
         "gpipe", "1f1b", "interleaved", ...
     dispatcher : str
         How tokens reach their experts: "alltoall" (every copy sent by an all-to-all), "deepep"
-        (kernels that send a token once to each rank: DeepEP, HybridEP); "" = the preset's choice.
+        or "hybridep" (kernels that send a token once to each rank: DeepSeek's DeepEP, NVIDIA's
+        HybridEP); "" = the preset's choice.
     flush_every : int
         Micro-batches after which the pipeline drains; 0 = at the end of the step alone.
     layers_per_stage : tuple of int

@@ -403,3 +403,17 @@ def test_a_file_of_our_own_is_not_taken_for_another(tmp_path: Path, text: str) -
     (tmp_path / "job.yaml").write_text(text)
     assert not is_foreign(tmp_path / "job.yaml")
     assert not is_megatron(text)
+
+
+@pytest.mark.parametrize("backend", ["deepep", "hybridep"])
+def test_the_backend_of_the_flex_dispatcher_is_read_and_written(
+    tmp_path: Path, backend: str
+) -> None:
+    flags = f"--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend {backend}"
+    script = tmp_path / "run.sh"
+    held = "--moe-hybridep-num-sms 12"
+    script.write_text(SCRIPT.replace("--moe-router-topk 2", f"--moe-router-topk 2 {flags} {held}"))
+    job = read_job(script, ("cluster=dgx-h100",))
+    assert job.parallelism.dispatcher == backend
+    assert job.framework.parameters["hybridep_multiprocessors"] == 12
+    assert flags in " ".join(megatron_flags(job).split())

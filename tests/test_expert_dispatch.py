@@ -78,7 +78,24 @@ def test_a_rack_of_72_dispatches_by_fused_kernels_by_default() -> None:
     work = lay_out(read_job(spec), read_layer_template("transformer")).work
     rows = [i for i, text in enumerate(work.name) if text.startswith("dispatch")]
     assert rows
-    assert {work.variant[i] for i in rows} == {""}
+    assert {work.variant[i] for i in rows} == {"hybridep"}
+
+
+def test_hybridep_gathers_the_routing_map_of_the_group_before_it_dispatches() -> None:
+    hybrid = job(8, "parallelism.dispatcher=hybridep")
+    _, message = work_named(hybrid, "routing map all-gather forward")
+    assert message.tolist() == [8 * 1024 * 32]  # a byte for each token of the group and expert
+    assert work_named(hybrid, "routing map all-gather backward")[0].size == 0  # its handle is kept
+    deepep = job(8, "parallelism.dispatcher=deepep")
+    assert work_named(deepep, "routing map all-gather forward")[0].size == 0
+    names = ("framework.parameters.dispatch_multiprocessors=20",)
+    names += ("framework.parameters.hybridep_multiprocessors=12",)
+    for dispatcher, held in (("deepep", 20), ("hybridep", 12)):
+        found = job(8, f"parallelism.dispatcher={dispatcher}", *names)
+        work = lay_out(found, read_layer_template("transformer")).work
+        row = work.name.index("dispatch forward")
+        shape = [int(column[row]) for column in (work.m, work.n, work.k, work.heads, work.batch)]
+        assert shape == [1024, 1024, 4, 32, held]
 
 
 STRIDED = 5.0

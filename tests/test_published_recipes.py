@@ -46,7 +46,7 @@ def test_a_run_of_another_model_gpu_precision_or_release_gets_none() -> None:
     partial = 'framework.cuda_graphs=["attn", "moe_router", "moe_preprocess"]'
     assert plain[3:] == [
         "framework.parameters.fused_experts=0",
-        "parallelism.dispatcher=deepep",
+        "parallelism.dispatcher=hybridep",
         partial,
     ]
 
@@ -56,9 +56,9 @@ def test_gpt_oss_of_one_release_takes_the_dispatch_of_its_recipe_and_of_its_patc
         row = GPT_OSS | {"software": f"Megatron-Bridge, NeMo container {release}"}
         return recipe_edits(row | {"gpu_class": gpu}, [])
 
-    hidden = {"parallelism.dispatcher=deepep", "parallelism.schedule=combined-1f1b"}
+    hidden = {"parallelism.dispatcher=hybridep", "parallelism.schedule=combined-1f1b"}
     assert hidden < set(of("26.04", "gb200"))
-    assert hidden & set(of("26.04", "b200-sxm")) == {"parallelism.dispatcher=deepep"}
+    assert hidden & set(of("26.04", "b200-sxm")) == {"parallelism.dispatcher=hybridep"}
     for gpu in ("gb200", "b200-sxm"):
         dispatch = [edit for edit in of("26.04.01", gpu) if "dispatcher" in edit]
         assert dispatch[-1] == "parallelism.dispatcher=alltoall"

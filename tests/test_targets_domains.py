@@ -52,19 +52,12 @@ def test_a_plain_exchange_takes_as_long_as_published(kind: str, inside: bool) ->
 
 @pytest.mark.parametrize("kind", ["dispatch", "combine"])
 @pytest.mark.parametrize("inside", [False, True], ids=["H100", "GB200"])
-def test_a_fused_exchange_takes_its_bytes_over_the_rates_that_its_kernel_publishes(
-    kind: str, inside: bool
-) -> None:
+def test_a_fused_exchange_takes_as_long_as_published(kind: str, inside: bool) -> None:
+    # by the rates that HybridEP's authors publish for their kernels, in another table
     published = targets.EXCHANGE_US["fused", kind][inside] * 1e-6
-    assert targets.by_hybridep_s(kind, inside) == pytest.approx(published, rel=WITHIN)
+    assert targets.exchange_s(kind, True, inside) == pytest.approx(published, rel=WITHIN)
     if not inside:
         assert targets.by_deepep_s(kind) == pytest.approx(published, rel=WITHIN)
-
-
-def test_a_token_is_sent_to_fewer_ranks_than_it_has_experts() -> None:
-    # a rank's four experts are all unused with probability (248 x 247 x 246 x 245) / (256 x ...)
-    unused = (248 * 247 * 246 * 245) / (256 * 255 * 254 * 253)
-    assert targets.distinct_ranks() == pytest.approx(64 * (1 - unused))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from seer.calibration.calibration import (
 )
 from seer.calibration.collective import CollectiveCurve
 from seer.calibration.estimate import CurveInfo, Estimate, Spread
+from seer.calibration.exchange import ExchangeRates
 from seer.calibration.gemm import GemmCurve, Roofline
 from seer.calibration.laws import LawCurve
 from seer.calibration.lines import Lines
@@ -32,6 +33,7 @@ __all__ = [
     "Curve",
     "CurveInfo",
     "Estimate",
+    "ExchangeRates",
     "GemmCurve",
     "KernelRatio",
     "LawCurve",

@@ -9,6 +9,7 @@ from typing import Any
 from seer.calibration.accumulate import AccumulateShare
 from seer.calibration.attention import AttentionCurve, BackwardRatio
 from seer.calibration.collective import CollectiveCurve
+from seer.calibration.exchange import ExchangeRates
 from seer.calibration.gemm import GemmCurve
 from seer.calibration.laws import LawCurve
 from seer.calibration.memory import MemoryCurve
@@ -90,6 +91,8 @@ class Calibration:
     kernel_ratios : tuple of KernelRatio
         Published ratios of kernels that nobody measured here; they come with the
         device, not with the file.
+    exchanges : tuple of ExchangeRates
+        Published rates of kernels that exchange tokens, with the device as well.
     hbm_bytes_per_s : float
         Nominal memory bandwidth of the measured device, as its data sheet states it; 0 = not known.
         It comes with the device, not with the file.
@@ -113,6 +116,7 @@ class Calibration:
     prefer: tuple[str, ...] = ()
     factors: tuple[Mapping[str, Any], ...] = ()
     kernel_ratios: tuple[KernelRatio, ...] = ()
+    exchanges: tuple[ExchangeRates, ...] = ()
     hbm_bytes_per_s: float = 0.0
     peak_flop_per_s: Mapping[str, float] = field(default_factory=dict, compare=False)
     assumed_from: str = ""

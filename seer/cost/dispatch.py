@@ -8,14 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seer.calibration import Calibration, Estimate, LawCurve
+from seer.calibration.exchange import reached
 from seer.cluster import Cluster, Tier
 from seer.cost.pricing import Rows, Sheet
 from seer.cost.tiers import Way, find_way
-from seer.graph import PLAIN_DISPATCH, OperatorKind, Origin, WorkTable
+from seer.graph import HYBRID_DISPATCH, PLAIN_DISPATCH, OperatorKind, Origin, Pass, WorkTable
 
 HIDDEN, TOP_K, EXPERTS, SMS = 7168.0, 8.0, 256.0, 20.0
-"""The layer that a message is taken to belong to (DeepSeek-V3, with the 20 multiprocessors that its
-report gives to communication): a row tells only tokens x top-k x hidden size x 2 bytes."""
+"""The layer that a message is taken to belong to where a row tells its bytes alone: DeepSeek-V3,
+with the 20 multiprocessors that its report gives to communication."""
+
+LAYOUT_S, LAYOUT_TOKENS = 39e-6, 4096
+"""Layout kernel of DeepEP on H100, which its measurements leave out: NVIDIA-NeMo/Automodel
+docs/deepep_vs_hybridep_benchmark.md, 3.1."""
 
 MEASURED_NIC_BYTES_PER_S = 50e9
 """Between nodes the kernels were measured over one 400 Gb/s port per GPU."""
@@ -28,10 +33,15 @@ about this much."""
 def merged_share(n_nodes: int) -> float:
     """Share of the copies of tokens that cross between nodes when each node gets one of them.
 
-    A token of `TOP_K` uniformly drawn experts reaches N (1 - (1 - 1/N)^k) of N nodes, of k copies.
     Source: DeepSeek-V3 report, section 3.2.2 (over InfiniBand once to each node, then by NVLink).
     """
-    return float(n_nodes * (1.0 - (1.0 - 1.0 / n_nodes) ** TOP_K) / TOP_K)
+    return reached(n_nodes, TOP_K) / TOP_K
+
+
+def is_hybrid(work: WorkTable) -> NDArray[np.bool_]:
+    """Rows that the kernels of HybridEP run: bool[W]."""
+    kinds = np.isin(work.kind, (OperatorKind.dispatch, OperatorKind.combine))
+    return kinds & np.array([variant == HYBRID_DISPATCH for variant in work.variant], np.bool_)
 
 
 def is_merged(work: WorkTable) -> NDArray[np.bool_]:
@@ -68,15 +78,53 @@ def price_dispatch(
     """
     done = np.zeros(len(rows), bool)
     elsewhere = np.zeros(len(rows), bool)
-    for index, curve in dispatch_curves(calibration):
+    curves = dispatch_curves(calibration)
+    for index, curve in curves:
         mine = ~done & _answers(curve, work, rows)
         if mine.any():
             sheet.fill(rows[mine], _estimate(curve, work, rows[mine]), index, Origin.derived)
             sheet.note("dispatch and combine by the kernel of", curve.stack)
             done |= mine
+            if curve.kind == OperatorKind.dispatch.name:
+                _hold_to_combine(curve, curves, work, rows[mine], sheet)
+                _add_layout(work, rows[mine], sheet)
             if int(curve.key["n_nodes"]) > 1:
                 elsewhere |= mine & [not _as_measured(work, i, cluster) for i in rows.tolist()]
     return rows[~done], rows[elsewhere]
+
+
+def _hold_to_combine(
+    curve: LawCurve, curves: list[tuple[int, LawCurve]], work: WorkTable, rows: Rows, sheet: Sheet
+) -> None:
+    """Lift dispatch to what a combine of the same copies takes on the same machine.
+
+    Training sends 16 bits both ways. The dispatch that was measured in one to four nodes sent 8: of
+    4,096 tokens of 7,168 elements 5.25 copies each would be 550 GB/s between eight H100, more than
+    their NVLink carries, in half the time of the combine. DeepEP publishes like rates for both
+    (README of its first version, 153 and 158 GB/s), and for 16 bits 335 and 326 GB/s on H100
+    (NVIDIA-NeMo/Automodel docs/deepep_vs_hybridep_benchmark.md, 3.1).
+    """
+    same = [
+        (index, other)
+        for index, other in curves
+        if other.kind == OperatorKind.combine.name
+        and (other.key["n_nodes"], other.key["stack"]) == (curve.key["n_nodes"], curve.key["stack"])
+    ]
+    for index, other in same[:1]:
+        back = _estimate(other, work, rows)
+        longer = back.time_s > sheet.time_s[rows]
+        part = Estimate(back.time_s[longer], back.origin[longer], back.spread[longer])
+        sheet.fill(rows[longer], part, index, Origin.derived)
+
+
+def _add_layout(work: WorkTable, rows: Rows, sheet: Sheet) -> None:
+    """The kernel that counts tokens for each rank and expert ahead of a dispatch.
+
+    Backward takes the counts of forward (the handle). The kernel walks over all tokens
+    (get_dispatch_layout, csrc/kernels/layout.cu of DeepEP).
+    """
+    first = rows[(work.train_pass[rows] == Pass.forward) & (work.m[rows] > 0)]
+    sheet.time_s[first] += LAYOUT_S * work.m[first] / LAYOUT_TOKENS
 
 
 def measured_network(cluster: Cluster) -> Cluster:
@@ -107,7 +155,8 @@ def _answers(curve: LawCurve, work: WorkTable, rows: Rows) -> np.ndarray:
     """Rows of the curve's kind and scale."""
     low, high = curve.info.domain["ranks"]
     ranks = work.group_ranks[rows]
-    plain = np.array([work.variant[i] == PLAIN_DISPATCH for i in rows.tolist()], bool)
+    other = (PLAIN_DISPATCH, HYBRID_DISPATCH)
+    plain = np.array([work.variant[i] in other for i in rows.tolist()], bool)
     fits = work.kind[rows] == OperatorKind[curve.kind]
     fits &= work.group_nodes[rows] == int(curve.key["n_nodes"])
     return np.asarray(fits & (ranks >= low) & (ranks <= high) & ~plain)
@@ -121,16 +170,20 @@ def _as_measured(work: WorkTable, row: int, cluster: Cluster) -> bool:
 
 
 def _estimate(curve: LawCurve, work: WorkTable, rows: Rows) -> Estimate:
-    tokens = np.maximum(work.message_bytes[rows] / (2.0 * TOP_K * HIDDEN), 1.0)
-    one = np.ones(len(rows))
+    """By the layer of each row, or that of DeepSeek-V3 where a row does not tell it."""
+    told = work.k[rows] > 0
+    width = np.where(told, work.n[rows], HIDDEN)
+    top_k = np.where(told, work.k[rows], TOP_K)
+    held = np.where(work.batch[rows] > 1, work.batch[rows], SMS)
     found = curve.evaluate(
         {
-            "tokens": tokens,
-            "hidden": HIDDEN * one,
-            "topk": TOP_K * one,
-            "experts": EXPERTS * one,
-            "sms": SMS * one,
+            "tokens": np.maximum(work.message_bytes[rows] / (2.0 * top_k * width), 1.0),
+            "hidden": width,
+            "topk": top_k,
+            "experts": np.where(told, work.heads[rows], EXPERTS),
+            "sms": held,
             "ranks": work.group_ranks[rows].astype(np.float64),
         }
     )
-    return Estimate(found.time_s, found.origin, np.hypot(found.spread, _SPREAD))
+    spread = np.where(told, found.spread, np.hypot(found.spread, _SPREAD))
+    return Estimate(found.time_s, found.origin, spread)

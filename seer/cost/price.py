@@ -14,12 +14,14 @@ from seer.cost.collectives import communication_bound_s, price_communication
 from seer.cost.dispatch import (
     delay_s,
     dispatch_curves,
+    is_hybrid,
     measured_network,
     price_dispatch,
     without_delay,
 )
 from seer.cost.domains import hold_domains, hold_packing
 from seer.cost.host import price_host
+from seer.cost.hybridep import price_hybridep
 from seer.cost.lenders import TRANSFER_SPREAD
 from seer.cost.matrix import price_gemms
 from seer.cost.physics import ASSUMED_LAUNCH_S, PEAK_NAMES, bound_s, peak_of
@@ -139,15 +141,17 @@ def _price_held(work: WorkTable, calibration: Calibration, cluster: Cluster, she
     """Compute time lost beside a dispatch or combine kernel: the share of it that it holds."""
     names = (OperatorKind.dispatch.name, OperatorKind.combine.name)
     memory = np.flatnonzero(np.isnan(sheet.time_s) & (work.kind == OperatorKind.memory))
-    rows = np.array([i for i in memory.tolist() if work.variant[i] in names], np.int64)
-    if not len(rows):
+    rows = [i for i in memory.tolist() if work.variant[i].partition(" ")[0] in names]
+    if not rows:
         return
-    kernel = work.take(rows)
-    kind = np.array([OperatorKind[name] for name in kernel.variant], np.int8)
-    kernel = replace(kernel, kind=kind, variant=("",) * len(rows))
+    kernel = work.take(np.array(rows, np.int64))
+    words = [name.partition(" ") for name in kernel.variant]
+    kind = np.array([OperatorKind[name] for name, _, _ in words], np.int8)
+    kernel = replace(kernel, kind=kind, variant=tuple(variant for _, _, variant in words))
     own = Sheet.blank(len(rows))
     _price_communication(kernel, calibration, cluster, own)
-    sheet.fill(rows, Estimate(own.time_s * kernel.sm_share, own.origin, own.spread), own.curve)
+    held = Estimate(own.time_s * kernel.sm_share, own.origin, own.spread)
+    sheet.fill(np.array(rows, np.int64), held, own.curve)
 
 
 def _price_communication(
@@ -161,6 +165,7 @@ def _price_communication(
         hold_packing(work, rows, cluster, sheet, by_curves)
 
     def by_curves(work: WorkTable, rows: Rows, cluster: Cluster, sheet: Sheet) -> None:
+        rows = price_hybridep(work, rows, calibration, cluster, sheet)
         rows, elsewhere = price_dispatch(work, rows, calibration, cluster, sheet)
         if len(elsewhere):
             _to_other_network(work, elsewhere, calibration, cluster, sheet)
@@ -210,6 +215,7 @@ def least_s(
     rows = np.flatnonzero(np.isin(work.kind, kinds) & np.isnan(work.measured_s))
     bound[rows] = communication_bound_s(work, rows, cluster)
     bound[np.isin(curve, [index for index, _ in dispatch_curves(calibration)])] = 0.0
+    bound[is_hybrid(work)] = 0.0
     return bound
 
 

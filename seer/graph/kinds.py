@@ -42,6 +42,8 @@ COLLECTIVES = frozenset(
 COMMUNICATION = COLLECTIVES | {OperatorKind.send_recv}
 PLAIN_DISPATCH = "alltoall"
 """The variant of a dispatch or combine that sends every copy of a token: an all-to-all."""
+HYBRID_DISPATCH = "hybridep"
+"""The variant of a dispatch or combine by the kernels of NVIDIA's HybridEP; "" is DeepEP."""
 
 GEMMS = (OperatorKind.gemm, OperatorKind.grouped_gemm)
 MATRIX = (*GEMMS, OperatorKind.attention)

@@ -53,9 +53,11 @@ class WorkTable:
     m, n, k, batch : int64
         gemm: C[m, n] = A[m, k] B[k, n], `batch` of them. attention: m = query length, n = key
         length, k = head size, batch = sequences. memory: m rows of n columns, `batch`
-        kernels one after another that share its traffic.
+        kernels one after another that share its traffic. dispatch, combine: m tokens of n
+        elements, k copies of each, by a kernel on `batch` multiprocessors; 0, and `batch` 1, where
+        a row does not say.
     heads, kv_heads : int64
-        Attention heads on this rank.
+        Attention heads on this rank; heads of a dispatch or combine are its experts.
     causal : bool
         Attention with a causal mask.
     prepared : bool
@@ -75,8 +77,8 @@ class WorkTable:
         this share of the node's.
     sm_share : float64
         Share of the multiprocessors that a kernel is launched on: communication beside it holds
-        the others. Of a memory row with the variant "dispatch" or "combine": the share that this
-        kernel holds, whose time compute beside it loses.
+        the others. Of a memory row with the variant "dispatch" or "combine" (and that kernel's own
+        variant behind it): the share that this kernel holds, whose time compute beside it loses.
     measured_s : float64
         A duration that is known already (from a trace or a template), else NaN. Seconds.
     span : tuple of Span or None

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from seer.calibration import SCHEMA, Calibration, KernelRatio
+from seer.calibration import SCHEMA, Calibration, ExchangeRates, KernelRatio
 from seer.calibration.assumed import Proportions, assumed
 from seer.calibration.check import check_calibration
 from seer.calibration.device import MeasuredDevice
@@ -65,6 +65,7 @@ def read_calibration(name_or_path: PathLike) -> Calibration:
     return replace(
         calibration,
         kernel_ratios=ratios,
+        exchanges=read_exchange_rates(),
         hbm_bytes_per_s=sheet.hbm_bytes_per_s if sheet else 0.0,
         peak_flop_per_s=sheet.peak_flop_per_s if sheet else {},
         sha256=digest,
@@ -150,6 +151,13 @@ def read_kernel_ratios(device: str) -> tuple[KernelRatio, ...]:
         for r in entries
         if any(device.lower().split("-")[0] == prefix for prefix in r["devices"])
     )
+
+
+def read_exchange_rates() -> tuple[ExchangeRates, ...]:
+    """Published rates of kernels that exchange the tokens of experts."""
+    name = str(shipped.folder("clusters").parent / "kernels" / "dispatch.json")
+    value = parse_json(decode(read_bytes(name, SPEC_LIMIT_BYTES), name), name)
+    return tuple(ExchangeRates.from_json(entry) for entry in value["exchanges"])
 
 
 def read_measured_devices() -> dict[str, MeasuredDevice]:

@@ -60,7 +60,7 @@ class ParallelismKeys(Spec):
     shard_group: Size = 0
     reshard_after_forward: bool = True
     schedule: str | None = None
-    dispatcher: Literal["", "alltoall", "deepep"] = ""
+    dispatcher: Literal["", "alltoall", "deepep", "hybridep"] = ""
     flush_every: Size = 0
     layers_per_stage: Annotated[list[Annotated[int, Field(ge=0)]], Field(default_factory=list)]
 

@@ -32,7 +32,7 @@ from seer.units import parse_seconds
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 Recompute = Literal["none", "selective", "full"]
-Dispatcher = Literal["alltoall", "deepep"]
+Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 Size = Annotated[int, Field(ge=0, le=10**9)]
 """A count that may be zero: the feature is absent."""
 

@@ -27,6 +27,7 @@ from seer.workload.shapes import (
     accumulation,
     attention_type,
     matrix_type,
+    message_columns,
     role_variants,
     shape_columns,
 )
@@ -337,15 +338,16 @@ class PassWriter:
         pieces: int = 1,
     ) -> int:
         name = f"{op.name} {passes.name}"
-        if op.kind in COMMUNICATION:
-            message_bytes = values["message_bytes"] * share
-            variant = self._variants.get(op.variant, op.variant)
-            host = self._launches.columns(op.name, op.kind, passes)
-            return self._communication_row(
-                name, op.kind, op.group, passes, message_bytes, variant, host
-            )
-        narrow = _has_weight(op, values) and not values.get("precise")
         variant = self._variants.get(op.variant, op.variant)
+        if op.kind in COMMUNICATION:
+            sent = values["message_bytes"] * share
+            more: Columns = {
+                **message_columns(values),
+                **self._launches.columns(op.name, op.kind, passes),
+                "variant": variant,
+            }
+            return self._communication_row(name, op.kind, op.group, passes, sent, more)
+        narrow = _has_weight(op, values) and not values.get("precise")
         if passes == Pass.wgrad and self._accumulates:
             variant = self._accumulates
         plain = op.kind == OperatorKind.gemm and not op.variant
@@ -377,18 +379,16 @@ class PassWriter:
         group: str,
         passes: Pass,
         message_bytes: float,
-        variant: str = "",
-        host: Columns | None = None,
+        more: Columns | None = None,
     ) -> int:
-        host = self._launches.columns(name, kind, passes) if host is None else host
+        more = self._launches.columns(name, kind, passes) if more is None else more
         return self._rows.id_of(
             {
-                **host,
+                **more,
                 "name": name,
                 "kind": int(kind),
                 "dtype": int(self._storage),
                 "train_pass": int(passes),
-                "variant": variant,
                 "group": group,
                 "message_bytes": message_bytes,
                 **communication_columns(kind, self._groups[group]),

@@ -194,7 +194,8 @@ def _held_rows(work: NDArray[np.int32], rows: Rows, share: float) -> NDArray[np.
         row = rows.rows[i]
         if row.get("kind") in kinds and row.get("variant") != PLAIN_DISPATCH:
             name = f"{row['name']}: multiprocessors held"
-            changed = {"kind": int(OperatorKind.memory), "variant": kinds[row["kind"]]}
+            variant = f"{kinds[row['kind']]} {row.get('variant', '')}".strip()
+            changed = {"kind": int(OperatorKind.memory), "variant": variant}
             kernel = {k: v for k, v in row.items() if k not in ("issue_s", "host_waits")}
             held[work == i] = rows.id_of({**kernel, **changed, "name": name, "sm_share": share})
     return held

@@ -126,3 +126,8 @@ def shape_columns(
         "batch": int(values.get("kernels" if forward else "backward_kernels", batch)),
         "hbm_bytes": float(values["hbm_bytes" if forward else "backward_hbm_bytes"]),
     }
+
+
+def message_columns(values: Mapping[str, float]) -> dict[str, int]:
+    """Shape columns of a communication whose template states them: tokens of experts."""
+    return {c: int(values[c]) for c in ("m", "n", "k", "batch", "heads") if values.get(c, 0) > 0}

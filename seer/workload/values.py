@@ -29,6 +29,8 @@ def template_values(job: Job) -> dict[str, float]:
             "qk_norm": float(model.qk_norm),
             "eager_rope": float(role_variants(job)["rope"].endswith("_eager")),
             "alltoall": float(dispatcher(job) == "alltoall"),
+            "hybridep": float(dispatcher(job) == "hybridep"),
+            "held_multiprocessors": held_multiprocessors(job),
             "consecutive_experts": 0.0,
             "rope": float(model.position == "rope"),
             "learned_positions": float(model.position == "learned"),
@@ -138,8 +140,13 @@ def dispatch_share(job: Job) -> float:
     0 where the framework or the device does not state its number.
     """
     total = job.cluster.device.multiprocessors
-    held = job.framework.parameters.get("dispatch_multiprocessors", 0.0)
-    return min(held / total, 1.0) if total else 0.0
+    return min(held_multiprocessors(job) / total, 1.0) if total else 0.0
+
+
+def held_multiprocessors(job: Job) -> float:
+    """Multiprocessors that a fused dispatch or combine kernel runs on; 0 where nobody says."""
+    name = "hybridep" if dispatcher(job) == "hybridep" else "dispatch"
+    return job.framework.parameters.get(f"{name}_multiprocessors", 0.0)
 
 
 def fused_experts(job: Job) -> float:
@@ -179,7 +186,7 @@ def dispatched_share(job: Job) -> float:
 
 
 def dispatcher(job: Job) -> str:
-    """How the tokens of this job reach their experts: "alltoall" or "deepep"."""
+    """How the tokens of this job reach their experts: "alltoall", "deepep" or "hybridep"."""
     domain = job.cluster.devices_per_node
     sizes = [int(size) for size in job.framework.dispatchers if int(size) <= domain]
     preset = job.framework.dispatchers[str(max(sizes))] if sizes else "deepep"

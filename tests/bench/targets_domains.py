@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from math import comb
 from typing import Any
 
 from seer import cost
 from seer.calibration.collective import bus_factor
+from seer.calibration.exchange import reached
 from seer.forecast import Forecast, forecast, play_folded, prepare
 from seer.graph import OperatorKind, WorkTable
 from seer.readers import read_calibration, read_job
@@ -42,42 +42,35 @@ DEEPEP_BYTES_PER_S = {"dispatch": {32: 58e9, 64: 51e9}, "combine": {32: 57e9, 64
 version, github.com/deepseek-ai/DeepEP: H800, 4,096 tokens to four groups). It counts the own node
 (num_rdma_token_sent in its tests/test_internode.py)."""
 
-HYBRIDEP_BYTES_PER_S = {"dispatch": (50.55e9, 632.31e9), "combine": (51.03e9, 596.99e9)}
-"""(H100, 64 ranks, eight multiprocessors; GB200, 36 ranks of a domain, 32 multiprocessors): what
-HybridEP publishes for itself, bf16, kernels only (Hybrid-EP_Implementation.md, same repository). Of
-the nodes only the others count: 117.11 MB for 8,192 tokens on two nodes (its issue 590)."""
-
-
-def distinct_ranks() -> float:
-    """Expected ranks that a token's experts are on, of EP 64 with balanced routing."""
-    elsewhere = EXPERTS - EXPERTS // RANKS
-    return RANKS * (1.0 - comb(elsewhere, TOP_K) / comb(EXPERTS, TOP_K))
-
 
 def by_deepep_s(kind: str, ranks: int = RANKS, tokens: int = TOKENS) -> float:
     """A token is sent once to each of at most four nodes."""
     return tokens * NODE_LIMIT * HIDDEN * 2.0 / DEEPEP_BYTES_PER_S[kind][ranks]
 
 
-def by_hybridep_s(kind: str, inside: bool) -> float:
-    """Each token once to each other node of its four or, inside a domain, once to each rank."""
-    copies = distinct_ranks() if inside else NODE_LIMIT * (1.0 - 8 / RANKS)
-    return TOKENS * copies * HIDDEN * 2.0 / HYBRIDEP_BYTES_PER_S[kind][inside]
-
-
 @cache
 def exchange_s(kind: str, fused: bool, inside: bool) -> float:
-    """One dispatch or combine as Seer prices it: H100 over eight nodes, or inside an NVL72."""
+    """One dispatch or combine as Seer prices it: H100 over eight nodes, or inside an NVL72.
+
+    Fused is HybridEP; over nodes a token goes to four of the eight, not to those that eight drawn
+    experts lie on.
+    """
     cluster = read_cluster("gb200-nvl72" if inside else "dgx-h100")
+    nodes = 1 if inside else RANKS // cluster.devices_per_node
+    limited = NODE_LIMIT / reached(nodes, TOP_K) if fused and not inside else 1.0
     row = {
         "name": kind,
         "kind": OperatorKind[kind],
-        "variant": "" if fused else "alltoall",
+        "variant": "hybridep" if fused else "alltoall",
         "group": "ep",
         "group_ranks": RANKS,
-        "group_nodes": 1 if inside else RANKS // cluster.devices_per_node,
+        "group_nodes": nodes,
         "nic_share": 1.0,
-        "message_bytes": MESSAGE_BYTES,
+        "message_bytes": MESSAGE_BYTES * limited,
+        "m": TOKENS,
+        "n": HIDDEN,
+        "k": TOP_K,
+        "heads": EXPERTS,
     }
     work = WorkTable.from_rows([row])
     return float(cost.price(work, read_calibration(cluster.calibration), cluster).time_s[0])
@@ -173,7 +166,8 @@ class Side:
 def _side(published: float, gpus: int, model: str, **spec: Any) -> Side:
     rack = {"slice": {"gpus": 64, "of": 72}} if spec["cluster"] == "gb200-nvl72" else "packed"
     training = {"sequence_length": 4096, "global_batch": 8192, "micro_batch": 1}
-    parallelism = {"etp": 1, "zero": 1, "dispatcher": "deepep"}
+    fused = "hybridep" if spec["cluster"] == "gb200-nvl72" else "deepep"
+    parallelism = {"etp": 1, "zero": 1, "dispatcher": fused}
     whole = {
         "name": f"{model} on {spec['cluster']}",
         "model": model,
@@ -337,8 +331,6 @@ def exchange_table() -> list[str]:
             yield (f"{way} {kind}", *cells(published, found))
         for kind in ("dispatch", "combine"):
             published = EXCHANGE_US["fused", kind]
-            found = [by_hybridep_s(kind, inside) for inside in (False, True)]
-            yield (f"fused {kind} at HybridEP's rates", *cells(published, found))
             yield (
                 f"fused {kind} at DeepEP's rates",
                 *cells(published, [by_deepep_s(kind)]),

@@ -71,7 +71,7 @@ def automodel_job(config: Mapping[str, Any], where: str, gpus: int | None) -> Fo
         plan |= _schedule(pipeline, plan["pp"], read_model(model).layers if model else 0)
     backend = _backend(parts["model"], where)
     if moe:
-        plan["dispatcher"] = _dispatcher(backend, notes)
+        plan["dispatcher"] = _dispatcher(backend)
     job: dict[str, Any] = {
         "training": _training(parts, pipeline, backend, plan, world),
         "parallelism": plan,
@@ -188,11 +188,9 @@ def _schedule(args: Arguments, pp: int, layers: int) -> dict[str, Any]:
     }
 
 
-def _dispatcher(backend: Arguments, notes: list[str]) -> str:
+def _dispatcher(backend: Arguments) -> str:
     word = backend.text("dispatcher") or ("deepep" if backend.switch("enable_deepep") else "torch")
-    if word == "hybridep":
-        notes.append("the dispatcher hybridep is forecast as deepep")
-    return "deepep" if word in ("deepep", "hybridep") else "alltoall"
+    return word if word in ("deepep", "hybridep") else "alltoall"
 
 
 def _training(
@@ -247,6 +245,9 @@ def _framework(
         # FakeBalancedGate in components/moe/layers.py: arange(tokens x top-k) modulo experts
         preset["parameters"] |= {"consecutive_experts": 1}
         notes.append("a fake gate sends each token to consecutive experts, all equally often")
+    held = backend.count("dispatcher_num_sms", least=1)
+    if held:
+        preset["parameters"] |= {"dispatch_multiprocessors": held, "hybridep_multiprocessors": held}
     if optimizer.text("_target_").startswith("torch.optim.Adam") and not optimizer.switch("fused"):
         preset["optimizer_traffic_bytes"] = _SEPARATE_ADAM_BYTES
     return preset

@@ -106,9 +106,9 @@ def _zero_bubble(args: Arguments, pp: int) -> dict[str, Any]:
 def _dispatch(args: Arguments, notes: list[str]) -> dict[str, str]:
     """How tokens reach their experts, where the flags say it."""
     kind = args.text("moe_token_dispatcher_type")
-    args.get("moe_flex_dispatcher_backend")
+    backend = args.text("moe_flex_dispatcher_backend")
     if kind == "flex" or args.switch("moe_enable_deepep"):
-        return {"dispatcher": "deepep"}
+        return {"dispatcher": "hybridep" if backend == "hybridep" else "deepep"}
     if kind == "allgather":
         notes.append("tokens gathered to every expert rank are forecast as an all-to-all")
     return {"dispatcher": "alltoall"} if kind else {}
@@ -300,6 +300,10 @@ def _kernels(args: Arguments, name: str) -> dict[str, int]:
     if args.switch("fp8", "fp8_format") and args.text("fp8_recipe") in ("", "delayed"):
         # scales of earlier steps: no pass over the tensor, and norms write 8 bits themselves
         found |= {"amax_pass": 0, "fused_norm_cast": 1}
+    for kernel in ("deepep", "hybridep"):
+        held = args.count(f"moe_{kernel}_num_sms", least=1)
+        name = "dispatch" if kernel == "deepep" else kernel
+        found |= {f"{name}_multiprocessors": held} if held else {}
     return found
 
 

@@ -125,8 +125,10 @@ def _parallelism(job: Job) -> Iterator[str]:
         if plan.etp:
             yield f"--expert-tensor-parallel-size {plan.etp}"
         if plan.dispatcher:
-            flex = plan.dispatcher == "deepep"
+            flex = plan.dispatcher != "alltoall"
             yield f"--moe-token-dispatcher-type {'flex' if flex else 'alltoall'}"
+            if flex:
+                yield f"--moe-flex-dispatcher-backend {plan.dispatcher}"
         if plan.schedule == "combined-1f1b":
             yield "--overlap-moe-expert-parallel-comm"
     if plan.zero:
