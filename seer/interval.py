@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from seer.calibration import ARCHITECTURES
 from seer.calibration.estimate import NORMAL_90
 from seer.clocks import Factor
 from seer.cost import Pricing
@@ -122,28 +123,15 @@ def interval_of(
     if factor.runs and factor.utilization is None:
         half = half_width(factor.spread * matrix_s / time_s, experts)
     else:
-        half = NORMAL_90 * _relative(time_s, seconds, work, pricing, factor, matrix_s, experts)
+        by_factor = factor.spread
+        if factor.utilization is not None:
+            # grouped products and attention are not what the runs behind a limit are made of
+            known &= work.kind != OperatorKind.gemm
+            by_factor = limit_spread(factor)
+        absolute = seconds[known] * pricing.spread[known]
+        per_curve = np.bincount(pricing.curve[known] + 1, weights=absolute)
+        release = RELEASE_SPREAD[ARCHITECTURES[experts]]
+        parts = (*per_curve, by_factor * matrix_s, CLUSTER_SPREAD * time_s, release * time_s)
+        half = NORMAL_90 * float(np.linalg.norm(parts)) / time_s
     width = float(np.exp(half))
     return time_s / width, time_s * width
-
-
-def _relative(
-    time_s: float,
-    seconds: Floats,
-    work: WorkTable,
-    pricing: Pricing,
-    factor: Factor,
-    matrix_s: float,
-    experts: bool,
-) -> float:
-    known = np.isfinite(pricing.spread) & (seconds > 0)
-    by_factor = factor.spread
-    if factor.utilization is not None:
-        # grouped products and attention are not what the runs behind a limit are made of
-        known &= ~(work.kind == OperatorKind.gemm)
-        by_factor = limit_spread(factor)
-    absolute = np.where(known, seconds * np.nan_to_num(pricing.spread), 0.0)
-    per_curve = np.bincount(pricing.curve[known] + 1, weights=absolute[known])
-    release = RELEASE_SPREAD["experts" if experts else "dense"]
-    parts = (*per_curve, by_factor * matrix_s, CLUSTER_SPREAD * time_s, release * time_s)
-    return float(np.linalg.norm(parts)) / time_s

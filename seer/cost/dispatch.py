@@ -104,17 +104,20 @@ def _hold_to_combine(
     (README of its first version, 153 and 158 GB/s), and for 16 bits 335 and 326 GB/s on H100
     (NVIDIA-NeMo/Automodel docs/deepep_vs_hybridep_benchmark.md, 3.1).
     """
-    same = [
+    scale = (curve.key["n_nodes"], curve.key["stack"])
+    back = [
         (index, other)
         for index, other in curves
         if other.kind == OperatorKind.combine.name
-        and (other.key["n_nodes"], other.key["stack"]) == (curve.key["n_nodes"], curve.key["stack"])
+        and (other.key["n_nodes"], other.key["stack"]) == scale
     ]
-    for index, other in same[:1]:
-        back = _estimate(other, work, rows)
-        longer = back.time_s > sheet.time_s[rows]
-        part = Estimate(back.time_s[longer], back.origin[longer], back.spread[longer])
-        sheet.fill(rows[longer], part, index, Origin.derived)
+    if not back:
+        return
+    index, other = back[0]
+    found = _estimate(other, work, rows)
+    longer = found.time_s > sheet.time_s[rows]
+    part = Estimate(found.time_s[longer], found.origin[longer], found.spread[longer])
+    sheet.fill(rows[longer], part, index, Origin.derived)
 
 
 def _add_layout(work: WorkTable, rows: Rows, sheet: Sheet) -> None:
