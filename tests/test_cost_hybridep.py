@@ -9,6 +9,7 @@ import pytest
 
 from seer.calibration import Calibration
 from seer.calibration.exchange import reached
+from seer.cluster import Cluster
 from seer.cost import price
 from seer.graph import OperatorKind, Origin, WorkTable
 from seer.readers import read_calibration
@@ -18,7 +19,9 @@ from seer.readers.specs import read_cluster
 TOKENS, TOP_K = 4096, 8
 
 
-def exchange_s(cluster: str, kind: str, ranks: int, nodes: int = 1, **columns: Any) -> float:
+def exchange_s(
+    cluster: str | Cluster, kind: str, ranks: int, nodes: int = 1, **columns: Any
+) -> float:
     """Seconds of one exchange of 4,096 tokens to eight experts, priced with no curve at all."""
     shape = {"m": TOKENS, "n": 7168, "k": TOP_K, "batch": 8} | columns
     message = 2.0 * shape["n"] * TOP_K * TOKENS
@@ -26,7 +29,8 @@ def exchange_s(cluster: str, kind: str, ranks: int, nodes: int = 1, **columns: A
     row |= {"group_ranks": ranks, "group_nodes": nodes, "message_bytes": message}
     empty = Calibration("empty", "h100-sxm", "2026-01-01", "none", "burst", ())
     empty = replace(empty, exchanges=read_exchange_rates())
-    found = price(WorkTable.from_rows([row | shape]), empty, read_cluster(cluster))
+    on = cluster if isinstance(cluster, Cluster) else read_cluster(cluster)
+    found = price(WorkTable.from_rows([row | shape]), empty, on)
     assert found.origin[0] == Origin.derived
     return float(found.time_s[0])
 
@@ -40,6 +44,13 @@ def test_a_measured_exchange_takes_its_bytes_over_the_published_rate() -> None:
     nodes = 2 * (1 - 0.5**8)
     between = TOKENS * 14336 * nodes / 76.8e9
     assert exchange_s("dgx-h100", "dispatch", 16, 2) == pytest.approx(between, rel=1e-9)
+
+
+def test_a_first_tier_that_is_oversubscribed_twice_takes_twice_the_time() -> None:
+    built = read_cluster("dgx-h100")
+    thin = replace(built, tiers=(replace(built.tiers[0], oversubscription=2.0), *built.tiers[1:]))
+    plain = exchange_s(built, "dispatch", 8)
+    assert exchange_s(thin, "dispatch", 8) == pytest.approx(2.0 * plain, rel=1e-9)
 
 
 def test_narrow_tokens_reach_the_published_rate_too() -> None:

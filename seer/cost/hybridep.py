@@ -56,7 +56,7 @@ def _time_s(work: WorkTable, row: int, rates: list[ExchangeRates], cluster: Clus
     inside_s = 0.0
     if beside > 1:
         crossing = _sent_bytes(work, row, ranks) * (beside - 1.0) / beside
-        link = _Link(rates, "nvlink", cluster.nvlink.bandwidth_bytes_per_s)
+        link = _Link(rates, "nvlink", cluster.nvlink.share_bytes_per_s)
         inside_s = link.time_s(work, row, crossing, beside)
     if nodes == 1:
         return inside_s
